@@ -57,7 +57,7 @@ Hdf5Handle take(Hdf5Kind kind, std::int64_t id, const Hdf5Place& place, std::str
   return {kind, hdf5_check(id, place, action)};
 }
 
-/// Closing flushes the chunk cache, so a failure means lost data.
+/// Closes an object, which flushes the chunk cache, so a failure means lost data.
 void close_written(Hdf5Handle& object, const Hdf5Place& place) {
   hdf5_check(object.close() ? 0 : -1, place, "write");
 }

@@ -58,7 +58,7 @@ class Hdf5Writer {
   template <Hdf5Element T>
   [[nodiscard]] std::uint64_t reserve(const std::string& dataset, std::int64_t count);
 
-  /// Text has at most 60,000 bytes and no NUL.
+  /// Adds an attribute. Text has at most 60,000 bytes and no NUL.
   void attribute(const std::string& name, std::string_view text);
   void attribute(const std::string& name, std::int64_t value);
 

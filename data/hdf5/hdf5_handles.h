@@ -74,7 +74,7 @@ struct Hdf5Place {
 /// HDF5's innermost reason. Requires: the lock is held.
 std::int64_t hdf5_check(std::int64_t result, const Hdf5Place& place, std::string_view action);
 
-/// For example "1.10.8".
+/// Returns for example "1.10.8".
 [[nodiscard]] std::string hdf5_library_version();
 
 }  // namespace jforge

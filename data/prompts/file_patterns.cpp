@@ -73,7 +73,8 @@ class Walk {
   [[nodiscard]] const std::set<std::string>& found() const { return found_; }
 
  private:
-  /// `directory` is empty (the working directory) or ends in "/"; `above` holds its parents.
+  /// Matches in all directories below. `directory` is empty (the working directory) or ends in "/";
+  /// `above` holds its parents.
   void descend(const std::string& directory, const std::string& behind,
                std::vector<fs::path> above) {
     std::error_code error;

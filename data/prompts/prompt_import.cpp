@@ -34,7 +34,7 @@ Ordering parse_ordering(const std::string& order_by) {
   return {order_by.substr(descending ? 1 : 0), descending};
 }
 
-/// A single message is hashed without its role.
+/// Hashes a single message without its role.
 std::uint64_t text_hash(const Conversation& messages) {
   if (messages.size() == 1) {
     return hash64(std::string_view(messages.front().content));
@@ -152,7 +152,7 @@ class Selection {
   }
 
  private:
-  /// Indices into `order_`.
+  /// Returns indices into `order_`.
   [[nodiscard]] std::vector<std::size_t> taking_order() const {
     std::vector<std::size_t> ranks(order_.size());
     std::iota(ranks.begin(), ranks.end(), std::size_t{0});

@@ -43,7 +43,7 @@ struct PromptImportConfig {
 
   /// Throws ConfigError naming the invalid field.
   void validate() const;
-  /// For every conversation of a run, including evaluation.
+  /// Returns the options for every conversation of a run, including evaluation.
   [[nodiscard]] ChatTemplateOptions template_options() const {
     return {chat_template == "chatml", template_arguments};
   }
@@ -56,7 +56,7 @@ struct ImportReport {
   std::vector<BadRecord> unreadable;   ///< Listed in the quarantine file.
   std::vector<DroppedByRule> dropped;  ///< In the order applied.
   std::int64_t kept = 0;
-  std::int64_t tokens = 0;  ///< Of the kept prompts.
+  std::int64_t tokens = 0;  ///< Total of the kept prompts.
   /// Kept prompts whose text spells control tokens (PROMPT_FORMAT.md).
   std::int64_t with_control_tokens = 0;
   std::optional<std::int64_t> with_answers;  ///< Set only with an `answer_field`.

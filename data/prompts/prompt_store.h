@@ -41,17 +41,17 @@ class PromptStore {
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(offsets_.size()) - 1; }
   /// Throws DataError if `id` is invalid or the tokens cannot be read.
   [[nodiscard]] std::vector<TokenId> tokens(PromptId id) const;
-  /// Number of tokens. Throws DataError if `id` is invalid.
+  /// Returns the number of tokens. Throws DataError if `id` is invalid.
   [[nodiscard]] std::int64_t length(PromptId id) const;
-  /// Length of the longest prompt.
+  /// Returns the length of the longest prompt.
   [[nodiscard]] std::int64_t longest() const;
-  /// 16 hex digits over all tokens.
+  /// Returns 16 hex digits over all tokens.
   [[nodiscard]] const std::string& digest() const { return digest_; }
-  /// 16 hex digits over the import's settings and encoder.
+  /// Returns 16 hex digits over the import's settings and encoder.
   [[nodiscard]] const std::string& identity() const { return identity_; }
-  /// JSON text.
+  /// Returns JSON text.
   [[nodiscard]] std::string report() const;
-  /// XXH3-64 of each prompt's text before templating.
+  /// Returns XXH3-64 of each prompt's text before templating.
   [[nodiscard]] std::vector<std::uint64_t> text_hashes() const;
 
   [[nodiscard]] bool has_answers() const { return !answer_offsets_.empty(); }

@@ -27,7 +27,7 @@ class RecordFilter {
 
   [[nodiscard]] const std::string& rule() const { return rule_; }
   [[nodiscard]] const std::string& path() const { return path_; }
-  /// `value`: nullopt if the record lacks the path.
+  /// Returns true if the record is kept; `value` is nullopt if it lacks the path.
   [[nodiscard]] bool matches(const std::optional<RecordValue>& value) const;
 
  private:
@@ -49,7 +49,7 @@ struct OrderKey {
 };
 
 [[nodiscard]] OrderKey order_key(const std::optional<RecordValue>& value);
-/// `descending` keeps missing keys last.
+/// Compares in sort order; `descending` keeps missing keys last.
 [[nodiscard]] bool order_before(const OrderKey& a, const OrderKey& b, bool descending);
 
 }  // namespace jforge

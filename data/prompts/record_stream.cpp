@@ -28,7 +28,7 @@ class RecordStream::Source {
     }
   }
 
-  /// Next byte without taking it, or −1 at the end.
+  /// Returns the next byte without taking it, or −1 at the end.
   int peek() {
     if (at_ == end_ && !refill()) {
       return -1;

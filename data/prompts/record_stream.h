@@ -38,7 +38,7 @@ class RecordStream {
   /// if pyarrow is missing.
   bool next(RawRecord& record);
 
-  /// Uncompressed bytes read so far.
+  /// Returns the uncompressed bytes read so far.
   [[nodiscard]] std::int64_t bytes_read() const;
 
  private:
@@ -53,7 +53,7 @@ class RecordStream {
   bool next_row(RawRecord& record);
   /// Appends the row's first `most` fields; returns its number of fields, 0 at the end.
   std::size_t take_row(std::vector<std::string>& fields, std::size_t most, RawRecord& record);
-  /// Truncates the field when `room` is used up.
+  /// Reads a field, truncated when `room` is used up.
   std::string take_field(std::size_t& room);
   template <class Take>
   void take_quoted(const Take& take_into_field);

@@ -62,8 +62,8 @@ using CodeValueSink = std::function<bool(std::int64_t call, std::string_view jso
 class CodeRunner {
  public:
   virtual ~CodeRunner() = default;
-  /// Failed results are the program's fault; throws EnvironmentError if it cannot be run (no
-  /// interpreter, no memory).
+  /// Runs the program. Only its own faults give failed results; throws EnvironmentError if it
+  /// cannot be run (no interpreter, no memory).
   [[nodiscard]] virtual CodeRunResult run(const CodeRunRequest& request,
                                           const CodeValueSink& sink = {}) = 0;
 };

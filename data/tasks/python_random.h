@@ -13,7 +13,7 @@ class PythonRandom {
  public:
   explicit PythonRandom(std::uint32_t seed);
 
-  /// In the order drawn. Requires: `size` ≤ 5.
+  /// Returns numbers in the order drawn. Requires: `size` ≤ 5.
   [[nodiscard]] std::vector<std::size_t> sample(std::uint32_t count, std::uint32_t size);
 
  private:

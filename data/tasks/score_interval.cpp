@@ -14,7 +14,7 @@ constexpr double kZ = 1.959963984540054;  // 97.5 % quantile of the normal distr
 
 double square(double x) { return x * x; }
 
-/// With Newcombe's continuity correction; 0 if a side solves all or none.
+/// Applies Newcombe's continuity correction; 0 if a side solves all or none.
 double correlation(const PairedCounts& c) {
   const double n = static_cast<double>(c.both + c.only_first + c.only_second + c.neither);
   const auto a = static_cast<double>(c.both);

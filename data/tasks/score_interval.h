@@ -12,7 +12,7 @@ struct ScoreInterval {
   double high = 0;
 };
 
-/// Wilson's 95 % score interval of a share of `n` independent problems (Wilson, "Probable
+/// Returns Wilson's 95 % score interval of a share of `n` independent problems (Wilson, "Probable
 /// inference, the law of succession, and statistical inference", 1927): all p with |share − p| ≤ z
 /// √(p (1 − p) / n). With several samples per problem use their mean share and the number of
 /// problems; the interval is then conservative. Throws InternalError if n < 1 or the share is
@@ -26,13 +26,14 @@ struct PairedCounts {
   std::int64_t neither = 0;
 };
 
-/// 95 % interval of the second's share minus the first's, from both Wilson intervals and their
-/// correlation (Newcombe, "Improved confidence intervals for the difference between binomial
-/// proportions based on paired data", 1998, method 10). Throws InternalError if all counts are 0.
+/// Returns the 95 % interval of the second's share minus the first's, from both Wilson intervals
+/// and their correlation (Newcombe, "Improved confidence intervals for the difference between
+/// binomial proportions based on paired data", 1998, method 10). Throws InternalError if all counts
+/// are 0.
 [[nodiscard]] ScoreInterval paired_difference_interval(const PairedCounts& counts);
 
-/// 97.5 % quantile of Student's t for `freedom` ≥ 1, to 1e-3: from a table, then by Cornish and
-/// Fisher's expansion (Abramowitz and Stegun 26.7.5).
+/// Returns the 97.5 % quantile of Student's t for `freedom` ≥ 1, to 1e-3: from a table, then by
+/// Cornish and Fisher's expansion (Abramowitz and Stegun 26.7.5).
 [[nodiscard]] double student_quantile(std::int64_t freedom);
 
 }  // namespace jforge

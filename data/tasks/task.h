@@ -55,40 +55,42 @@ class Task {
  public:
   virtual ~Task() = default;
 
-  /// As in commands and results: "gsm8k".
+  /// Returns the name in commands and results: "gsm8k".
   [[nodiscard]] virtual std::string name() const = 0;
-  /// Versions of prompt and rules: "gsm8k/plain/extract-4".
+  /// Returns the versions of prompt and rules: "gsm8k/plain/extract-4".
   [[nodiscard]] virtual std::string version() const = 0;
-  /// `data`: the task's file, or the directory of the benchmarks' folders. Throws DataError naming
-  /// file and line.
+  /// Reads the problems. `data` is the task's file, or the directory of the benchmarks' folders.
+  /// Throws DataError naming file and line.
   [[nodiscard]] virtual std::vector<TaskRecord> load(const std::filesystem::path& data) const = 0;
   [[nodiscard]] virtual TaskPrompt prompt(const TaskRecord& record) const = 0;
   [[nodiscard]] virtual std::int64_t default_max_new_tokens() const = 0;
-  /// Texts that end a completion and are cut off.
+  /// Returns texts that end a completion and are cut off.
   [[nodiscard]] virtual std::vector<std::string> stop_texts() const = 0;
-  /// In canonical form; nullopt if there is none.
+  /// Returns the answer in canonical form, or nullopt.
   [[nodiscard]] virtual std::optional<std::string> extract(std::string_view completion,
                                                            const TaskRecord& record) const = 0;
-  /// A record for grade() made of a reference answer alone, or nullopt if grading needs more.
+  /// Returns a record for grade() made of a reference answer alone, or nullopt if grading needs
+  /// more.
   [[nodiscard]] virtual std::optional<TaskRecord> reference_record(
       std::string_view /*reference*/) const {
     return std::nullopt;
   }
-  /// Grading needs a runner.
+  /// Returns true if grading needs a runner.
   [[nodiscard]] virtual bool runs_code() const { return false; }
-  /// `runner` may be null unless runs_code(). Throws DataError if the record has no valid answer.
+  /// Grades an answer. `runner` may be null unless runs_code(). Throws DataError if the record has
+  /// no valid answer.
   [[nodiscard]] virtual Verdict grade(const std::optional<std::string>& answer,
                                       const TaskRecord& record, CodeRunner* runner) const = 0;
 };
 
-/// Sorted.
+/// Returns sorted names.
 [[nodiscard]] std::vector<std::string> task_names();
 /// Throws ConfigError listing the known tasks or prompt styles.
 [[nodiscard]] std::unique_ptr<Task> make_task(std::string_view name,
                                               const TaskOptions& options = {});
 
-/// `data` itself, or the first of `candidates` that exists in the directory. Throws DataError
-/// naming them.
+/// Returns `data` itself, or the first of `candidates` that exists in the directory. Throws
+/// DataError naming them.
 [[nodiscard]] std::filesystem::path task_file(const std::filesystem::path& data,
                                               const std::string& task,
                                               const std::vector<std::string>& candidates);

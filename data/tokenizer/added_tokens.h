@@ -41,7 +41,7 @@ class AddedTokenMatcher {
     std::int32_t token = -1;         // Index into tokens_.
     std::vector<std::int32_t> next;  // 256 children or −1; empty for a leaf.
   };
-  /// Index into tokens_, or −1.
+  /// Returns an index into tokens_, or −1.
   [[nodiscard]] std::int32_t longest_at(std::string_view text, std::size_t offset) const;
 
   std::vector<AddedToken> tokens_;

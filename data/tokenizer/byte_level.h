@@ -9,7 +9,7 @@
 
 namespace jforge {
 
-/// " a" becomes "Ġa".
+/// Spells " a" as "Ġa".
 std::string spell_bytes(std::string_view bytes);
 
 /// Returns nullopt if a character spells no byte. Requires: `token` is well-formed UTF-8.

@@ -148,7 +148,7 @@ struct TextHash {
 };
 using WholePieces = std::unordered_map<std::string, TokenId, TextHash, std::equal_to<>>;
 
-/// Tokens by their bytes; empty unless ignore_merges.
+/// Returns tokens by their bytes; empty unless ignore_merges.
 WholePieces build_whole_pieces(const TokenizerDefinition& definition) {
   WholePieces pieces;
   if (definition.ignore_merges) {

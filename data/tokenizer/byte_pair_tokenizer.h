@@ -43,7 +43,7 @@ class BytePairTokenizer {
   /// Recognises added tokens. O(n log n). Throws DataError if the text is not valid UTF-8.
   [[nodiscard]] std::vector<TokenId> encode(std::string_view utf8_text) const;
 
-  /// As encode(), after the post-processor's prefix (Llama 3's bos), which chat templates contain
+  /// Encodes after the post-processor's prefix (Llama 3's bos), which chat templates contain
   /// themselves.
   [[nodiscard]] std::vector<TokenId> encode_alone(std::string_view utf8_text) const;
 
@@ -57,7 +57,7 @@ class BytePairTokenizer {
   /// Returns true if encode() would find a special token.
   [[nodiscard]] bool holds_special_token(std::string_view utf8_text) const;
 
-  /// Highest id + 1. Ids may have gaps; a model's embedding may be larger.
+  /// Returns the highest id + 1. Ids may have gaps; a model's embedding may be larger.
   [[nodiscard]] std::int64_t vocabulary_size() const;
 
   /// Looks up an added token by its exact text ("<|im_end|>").
@@ -66,8 +66,8 @@ class BytePairTokenizer {
   [[nodiscard]] std::optional<TokenId> eos() const;
   [[nodiscard]] std::optional<TokenId> pad() const;
 
-  /// 16 hex digits: XXH3 over names and unpacked bytes of tokenizer files and chat template; part
-  /// of a run's identity.
+  /// Returns 16 hex digits: XXH3 over names and unpacked bytes of tokenizer files and chat
+  /// template; part of a run's identity.
   [[nodiscard]] const std::string& content_hash() const;
 
  private:

@@ -55,13 +55,13 @@ class ChatTemplate {
   static ChatTemplate load(const std::filesystem::path& model_directory,
                            const ChatTemplateOptions& options = {});
 
-  /// `origin` names the template in messages. Throws jinja::TemplateError if it is unsupported,
-  /// DataError if it is not valid UTF-8.
+  /// Parses a template; `origin` names the template in messages. Throws jinja::TemplateError if it
+  /// is unsupported, DataError if it is not valid UTF-8.
   static ChatTemplate parse(std::string_view jinja, const std::string& origin, Tokens tokens = {},
                             TemplateArguments arguments = {});
 
-  /// With `add_generation_prompt` the text ends where the answer begins. Throws DataError if there
-  /// is no message, a role is unknown, or the template fails.
+  /// Renders a conversation. With `add_generation_prompt` the text ends where the answer begins.
+  /// Throws DataError if there is no message, a role is unknown, or the template fails.
   [[nodiscard]] std::string render(std::span<const ChatMessage> messages,
                                    bool add_generation_prompt) const {
     return render(messages, add_generation_prompt, /*thinking=*/false);
@@ -75,7 +75,7 @@ class ChatTemplate {
     return render(messages, /*add_generation_prompt=*/true, /*thinking=*/true);
   }
 
-  /// The model directory.
+  /// Returns the model directory.
   [[nodiscard]] const std::string& origin() const { return origin_; }
 
  private:

@@ -31,7 +31,7 @@ inline const nlohmann::json& json_member(const nlohmann::json& object, const std
   return found == object.end() ? kNull : *found;
 }
 
-/// `what` names the field.
+/// Requires a string; `what` names the field.
 inline const std::string& json_string(const nlohmann::json& value, const std::string& origin,
                                       std::string_view what) {
   if (!value.is_string()) throw DataError(fmt::format("{}: {} must be a string", origin, what));

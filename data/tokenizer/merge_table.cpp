@@ -66,7 +66,7 @@ void MergeTable::encode_piece(std::string_view piece, std::vector<TokenId>& out)
 
 void MergeTable::encode_short(std::string_view piece, std::vector<TokenId>& out) const {
   std::array<TokenId, kShortPiece> ids;
-  std::array<std::uint32_t, kShortPiece> ranks;  // Of the pair that starts here.
+  std::array<std::uint32_t, kShortPiece> ranks;  // For the pair that starts here.
   std::size_t count = 0;
   for (const char byte : piece) {
     ids[count] = byte_token(byte);

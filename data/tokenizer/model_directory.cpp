@@ -15,7 +15,7 @@ namespace jforge {
 namespace {
 namespace fs = std::filesystem;
 
-/// A revision in one model's folder of the hub's cache, or an empty path.
+/// Returns a revision in one model's folder of the hub's cache, or an empty path.
 fs::path snapshot_in(const fs::path& model) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(model / "snapshots", error)) {
@@ -26,7 +26,7 @@ fs::path snapshot_in(const fs::path& model) {
   return {};
 }
 
-/// The folder checkpoint-N with the highest N, or an empty path.
+/// Returns the folder checkpoint-N with the highest N, or an empty path.
 fs::path newest_trainer_checkpoint(const fs::path& directory) {
   constexpr std::string_view kPrefix = "checkpoint-";
   std::error_code error;

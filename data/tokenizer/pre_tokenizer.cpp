@@ -41,8 +41,8 @@ void translate_escape(char escaped, bool in_set, const std::string& origin, std:
   }
 }
 
-/// `{,3}` is literal in PCRE2, `{2}?` is optional in Oniguruma, '+' after a brace is possessive
-/// only in PCRE2. Requires: `rest` begins with '{'.
+/// Refuses ambiguous repeats: `{,3}` is literal in PCRE2, `{2}?` is optional in Oniguruma, '+'
+/// after a brace is possessive only in PCRE2. Requires: `rest` begins with '{'.
 void expect_common_repeat(std::string_view rest, const std::string& origin) {
   const std::size_t length = std::min(rest.find('}'), rest.size() - 1) + 1;
   const std::string_view repeat = rest.substr(0, length);
@@ -53,8 +53,8 @@ void expect_common_repeat(std::string_view rest, const std::string& origin) {
   }
 }
 
-/// Oniguruma's `(?i)` reaches past '|', and its 'm' is PCRE2's 's'. Requires: `rest` begins with
-/// "(?".
+/// Refuses ambiguous options: Oniguruma's `(?i)` reaches past '|', and its 'm' is PCRE2's 's'.
+/// Requires: `rest` begins with "(?".
 void expect_common_options(std::string_view rest, const std::string& origin) {
   const std::size_t length = rest.find_first_not_of("imsxn-", 2);
   const std::string_view options = rest.substr(2, length - 2);

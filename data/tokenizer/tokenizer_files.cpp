@@ -137,7 +137,7 @@ void require_added(const TokenizerDefinition& definition, const std::string& con
   }
 }
 
-/// Fields that name tokens or change ids.
+/// Reads the fields that name tokens or change ids.
 void read_tokenizer_config(const json& config, const std::string& origin,
                            TokenizerDefinition& definition) {
   merge_added_tokens(config, origin, definition);
@@ -174,7 +174,7 @@ void read_tokenizer_config(const json& config, const std::string& origin,
   }
 }
 
-/// Without tokenizer.json the class implies normalisation and splitting.
+/// Derives normalisation and splitting from the class if there is no tokenizer.json.
 void apply_tokenizer_class(const json& config, const std::string& origin,
                            TokenizerDefinition& definition) {
   const std::string name =

@@ -139,7 +139,7 @@ void read_template(const json& processor, const std::string& origin,
   }
 }
 
-/// ByteLevel only trims offsets.
+/// Reads the prefix; ByteLevel only trims offsets.
 void read_post_processor(const json& value, const std::string& origin,
                          TokenizerDefinition& definition) {
   const std::string type = type_of(value, origin, "post_processor");

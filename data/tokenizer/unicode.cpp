@@ -40,7 +40,7 @@ std::size_t sequence_length(std::string_view text, std::size_t offset) {
   return 4;
 }
 
-/// ICU has 32-bit lengths.
+/// Refuses texts that exceed ICU's 32-bit lengths.
 void expect_icu_size(std::string_view text) {
   if (text.size() > static_cast<std::size_t>(std::numeric_limits<int32_t>::max())) {
     throw DataError(

@@ -17,7 +17,7 @@ void require_valid_utf8(std::string_view text, std::string_view what);
 /// character.
 std::string replaced_utf8(std::string_view text);
 
-/// Normalisation form C of well-formed UTF-8. Throws DataError from 2 GiB on.
+/// Returns normalisation form C. Requires: well-formed UTF-8. Throws DataError from 2 GiB on.
 std::string to_nfc(std::string_view text);
 
 struct CodePoint {

@@ -23,7 +23,7 @@ class ShardIndex {
 
   /// Returns nullopt if `shard` is not indexed or has changed since (size, ctime).
   [[nodiscard]] std::optional<ShardInfo> find(const std::filesystem::path& shard) const;
-  /// "FILE:LINE: REASON" per damaged line.
+  /// Returns "FILE:LINE: REASON" per damaged line.
   [[nodiscard]] const std::vector<std::string>& damage() const { return damage_; }
 
   /// Returns the index files sorted by name.
@@ -50,7 +50,7 @@ class ShardIndexLog {
  public:
   ShardIndexLog(const std::filesystem::path& directory, Rank rank);
 
-  /// Not durable: a shard whose line is lost is read again.
+  /// Appends, not durably: a shard whose line is lost is read again.
   void append(const ShardInfo& shard);
 
  private:

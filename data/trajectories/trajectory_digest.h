@@ -11,13 +11,13 @@
 
 namespace jforge {
 
-/// Little-endian serialisation of a record.
+/// Returns the little-endian serialisation of a record.
 [[nodiscard]] std::string canonical_bytes(const Trajectory& trajectory);
 
-/// XXH3-64 of the canonical bytes.
+/// Returns XXH3-64 of the canonical bytes.
 [[nodiscard]] std::uint64_t trajectory_digest(const Trajectory& trajectory);
 
-/// XXH3-64 over the digests in the given order, 8 little-endian bytes each.
+/// Returns XXH3-64 over the digests in the given order, 8 little-endian bytes each.
 [[nodiscard]] std::uint64_t combine_digests(std::span<const std::uint64_t> record_digests);
 
 /// Throws DataError naming prompt and block if the block size is below 1, a block is not a whole

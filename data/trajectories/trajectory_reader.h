@@ -19,12 +19,12 @@ class TrajectoryReader {
 
   [[nodiscard]] const std::filesystem::path& path() const { return file_.path(); }
   [[nodiscard]] const ShardIdentity& identity() const { return identity_; }
-  /// In file order, like the digests.
+  /// Returns ids in file order, like the digests.
   [[nodiscard]] const std::vector<PromptId>& prompt_ids() const { return prompt_id_; }
   [[nodiscard]] const std::vector<std::uint64_t>& digests() const { return digest_; }
   [[nodiscard]] std::size_t size() const { return prompt_id_.size(); }
 
-  /// P + 2·n·N of record `index`.
+  /// Returns P + 2·n·N of record `index`.
   [[nodiscard]] std::int64_t packed_length(std::size_t index) const;
   [[nodiscard]] ShardTotals totals() const;
   [[nodiscard]] ShardInfo info() const;

@@ -39,7 +39,7 @@ class TrajectoryStore {
   /// block size or identity.
   static TrajectoryStore open(const std::filesystem::path& directory,
                               SealCheck check = SealCheck::content);
-  /// Touches no file.
+  /// Builds a store; touches no file.
   static TrajectoryStore of(std::vector<ShardInfo> shards);
   /// Rebuilds a store from another process' index(), without touching a file. Throws InternalError
   /// if `index` is malformed.
@@ -51,21 +51,21 @@ class TrajectoryStore {
                                        std::span<const PromptId> expected,
                                        std::optional<double> wait_seconds = std::nullopt);
 
-  /// For from_index(), about 40 bytes a record.
+  /// Returns the argument of from_index(), about 40 bytes a record.
   [[nodiscard]] std::string index() const;
   /// Shard files opened so far.
   [[nodiscard]] std::int64_t files_opened() const { return files_opened_; }
 
   [[nodiscard]] const std::vector<ShardInfo>& shards() const { return shards_; }
   [[nodiscard]] const std::vector<DamagedShard>& damaged() const { return damaged_; }
-  /// Number of records.
+  ///
   [[nodiscard]] std::size_t size() const { return places_.size(); }
-  /// Index into shards(). Throws DataError if none holds the record.
+  /// Returns the index into shards(). Throws DataError if none holds the record.
   [[nodiscard]] std::size_t shard_of(PromptId prompt_id) const;
   [[nodiscard]] bool contains(PromptId prompt_id) const { return places_.contains(prompt_id); }
-  /// Ascending.
+  /// Returns ids in ascending order.
   [[nodiscard]] std::vector<PromptId> prompt_ids() const;
-  /// 1 + the highest lease number, damaged files included; 0 for an empty store.
+  /// Returns 1 + the highest lease number, damaged files included; 0 for an empty store.
   [[nodiscard]] LeaseId next_lease() const { return next_lease_; }
 
   /// Keeps the most recently used shards open. Checks every byte of a shard on first opening,
@@ -74,10 +74,10 @@ class TrajectoryStore {
   /// trajectories.open, before a shard is opened.
   [[nodiscard]] Trajectory read(PromptId prompt_id) const;
 
-  /// As found by the scan.
+  /// Returns sums as found by the scan.
   [[nodiscard]] ShardTotals totals() const;
 
-  /// 16 hex digits over all records by prompt id, independent of ranks and leases.
+  /// Returns 16 hex digits over all records by prompt id, independent of ranks and leases.
   [[nodiscard]] std::string store_digest() const;
 
   /// Throws DataError naming the first shard or record that is damaged or does not match its
@@ -88,7 +88,7 @@ class TrajectoryStore {
   void scan(const std::filesystem::path& directory, SealCheck check, const ShardIndex& index);
   void add(const std::filesystem::path& path, SealCheck check, const ShardIndex& index);
   void add(ShardInfo info, bool checked);
-  /// Shard and record index. Throws DataError if the prompt is missing.
+  /// Returns shard and record index. Throws DataError if the prompt is missing.
   [[nodiscard]] std::pair<std::uint32_t, std::uint32_t> place_of(PromptId prompt_id) const;
   [[nodiscard]] const TrajectoryReader& reader(std::size_t shard) const;
 

@@ -60,7 +60,7 @@ std::optional<std::string> field_text(const JsonNode* node, JsonNode::Kind kind)
   return first_invalid_utf8(node->text) ? std::nullopt : std::optional(node->text);
 }
 
-/// Lines keep their ends.
+/// Returns lines with their ends.
 std::vector<std::string_view> lines_of(std::string_view text) {
   std::vector<std::string_view> lines;
   while (!text.empty()) {
@@ -72,7 +72,7 @@ std::vector<std::string_view> lines_of(std::string_view text) {
   return lines;
 }
 
-/// Start of the line of `at` if only blanks lie between, but not before `from`.
+/// Returns the start of the line of `at` if only blanks lie between, but not before `from`.
 std::optional<std::size_t> line_begin(std::string_view text, std::size_t at, std::size_t from) {
   while (at > from && (text[at - 1] == ' ' || text[at - 1] == '\t')) {
     --at;
@@ -80,7 +80,7 @@ std::optional<std::size_t> line_begin(std::string_view text, std::size_t at, std
   return at == from || text[at - 1] == '\n' ? std::optional(at) : std::nullopt;
 }
 
-/// Column of the fence at `at` after blanks or a list item's mark, else 0.
+/// Returns the column of the fence at `at` after blanks or a list item's mark, else 0.
 std::size_t indentation_of(std::string_view text, std::size_t at) {
   const std::size_t begin = text.substr(0, at).rfind('\n') + 1;
   std::string_view before = text.substr(begin, at - begin);
@@ -115,7 +115,7 @@ std::string unindented(std::string_view text, std::size_t most) {
   return result;
 }
 
-/// Offset of the next fence that begins a line, or the end.
+/// Returns the offset of the next fence that begins a line, or the end.
 std::size_t closing_fence(std::string_view text, std::size_t from) {
   for (std::size_t at = text.find(kFence, from); at != std::string_view::npos;
        at = text.find(kFence, at + 1)) {

@@ -25,7 +25,7 @@ enum class CodeStyle : std::uint8_t {
 /// Empty is evalchemy. Throws ConfigError naming `task` and the known styles.
 [[nodiscard]] CodeStyle parse_code_style(const std::string& task, std::string_view name);
 
-/// ASCII literal. Throws DataError if `text` is not UTF-8.
+/// Returns an ASCII literal. Throws DataError if `text` is not UTF-8.
 [[nodiscard]] std::string python_text_literal(std::string_view text);
 
 /// Texts are decoded, other kinds stay JSON.
@@ -33,8 +33,8 @@ struct CodeField {
   std::string name;
   JsonNode::Kind kind = JsonNode::Kind::text;
 };
-/// As load_task_records(), but with Python's JSON (json_tree.h). An empty object passes for an
-/// array.
+/// Reads as load_task_records(), but with Python's JSON (json_tree.h). An empty object passes for
+/// an array.
 [[nodiscard]] std::vector<TaskRecord> load_code_records(const std::filesystem::path& data,
                                                         const std::string& task,
                                                         const std::vector<std::string>& candidates,
@@ -48,23 +48,24 @@ struct CodeBlock {
   std::string tag;   ///< After the opening fence, without blanks.
   std::string text;  ///< With the last line end, without the fence's indentation.
 };
-/// A block reaches from "```", tag and line end to the next "```" that begins a line, or to the
-/// end. If the fence begins its line, text may follow the tag ("```python title=a.py").
+/// Returns fenced blocks. A block reaches from "```", tag and line end to the next "```" that
+/// begins a line, or to the end. If the fence begins its line, text may follow the tag ("```python
+/// title=a.py").
 [[nodiscard]] std::vector<CodeBlock> code_blocks(std::string_view text);
-/// True if the tag is "python" in any case.
+/// Returns true if the tag is "python" in any case.
 [[nodiscard]] bool is_python(const CodeBlock& block);
 
-/// True if a line begins with "def NAME(" or "async def NAME(".
+/// Returns true if a line begins with "def NAME(" or "async def NAME(".
 [[nodiscard]] bool defines_function(std::string_view program, std::string_view name);
 [[nodiscard]] bool mentions_word(std::string_view text, std::string_view name);
 [[nodiscard]] bool is_blank(std::string_view text);
-/// Python's strip() for ASCII.
+/// Applies Python's strip() for ASCII.
 [[nodiscard]] std::string_view stripped(std::string_view text);
-/// Text before the earliest of `stops`.
+/// Returns the text before the earliest of `stops`.
 [[nodiscard]] std::string_view cut_at(std::string_view text, const std::vector<std::string>& stops);
 
-/// For completions given without a model: prompt + completion, as in OpenAI's and EvalPlus'
-/// evaluation, or the completion if the record has no entry point.
+/// Returns the program of a completion that was given without a model: prompt + completion, as in
+/// OpenAI's and EvalPlus' evaluation, or the completion if the record has no entry point.
 [[nodiscard]] std::string program_from_completion(const TaskRecord& record,
                                                   std::string_view completion);
 
@@ -74,17 +75,17 @@ struct CodeBlock {
 /// word numpy or np.
 [[nodiscard]] std::string with_import_preamble(std::string_view program);
 
-/// For chat models.
+/// Returns EvalPlus' stops for chat models.
 [[nodiscard]] const std::vector<std::string>& evalplus_stops();
 /// Cuts at evalplus_stops() and replaces tabs by four spaces.
 [[nodiscard]] std::string evalplus_completion(std::string_view completion);
-/// EvalPlus' chat prompt for a self-contained script.
+/// Returns EvalPlus' chat prompt for a self-contained script.
 [[nodiscard]] TaskPrompt evalplus_prompt(std::string_view problem);
 
-/// Text after the last "</think>", or all: drafts among thoughts are not answers.
+/// Returns the text after the last "</think>", or all: drafts among thoughts are not answers.
 [[nodiscard]] std::string_view behind_thoughts(std::string_view completion);
 
-/// `has_base`: the task reports base tests separately.
+/// Makes a verdict without a test run; `has_base`: the task reports base tests separately.
 [[nodiscard]] Verdict not_run(VerdictStatus status, std::string reason,
                               std::optional<std::string> answer, bool has_base);
 [[nodiscard]] Verdict no_program(bool has_base);

@@ -38,11 +38,11 @@ class EvalPlusGrader {
  public:
   EvalPlusGrader(EvalPlusSuite suite, EvalPlusRules rules) : suite_(suite), rules_(rules) {}
 
-  /// Record fields: task_id, prompt, canonical_solution, entry_point, base_input, plus_input and
-  /// atol as JSON. Throws DataError if the canonical solution fails.
+  /// Grades a program. Record fields: task_id, prompt, canonical_solution, entry_point, base_input,
+  /// plus_input and atol as JSON. Throws DataError if the canonical solution fails.
   [[nodiscard]] Verdict grade(const std::string& program, const TaskRecord& record,
                               CodeRunner& runner) const;
-  /// "evalplus-0.3.1-floor-10s".
+  /// Returns for example "evalplus-0.3.1-floor-10s".
   [[nodiscard]] std::string version() const;
 
  private:
@@ -68,7 +68,7 @@ class EvalPlusGrader {
                                        const Part& part) const;
   [[nodiscard]] CodeRunResult run_part(const std::string& program, const TaskRecord& record,
                                        const Part& part, CodeRunner& runner) const;
-  /// Completed if the values of the first calls are right.
+  /// Returns "completed" if the values of the first calls are right.
   [[nodiscard]] CodeRunResult compare(const std::vector<std::string>& values,
                                       const TaskRecord& record, const Part& part,
                                       CodeRunner& runner) const;

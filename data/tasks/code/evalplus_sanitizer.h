@@ -36,7 +36,7 @@ struct SanitizedProgram {
                                                  const std::optional<std::string>& entry_point,
                                                  CodeRunner& runner);
 
-/// `has_base`: as in not_run().
+/// Makes a verdict; `has_base` is as in not_run().
 [[nodiscard]] Verdict not_sanitized(const SanitizedProgram& sanitized, const std::string& answer,
                                     bool has_base);
 

@@ -36,8 +36,8 @@ class HumanevalTask final : public Task {
 
   [[nodiscard]] std::string name() const override;
   [[nodiscard]] std::string version() const override;
-  /// HumanEval.jsonl(.gz) or HumanEvalPlus.jsonl(.gz), with or without the folder humaneval, or a
-  /// file of that form.
+  /// Reads HumanEval.jsonl(.gz) or HumanEvalPlus.jsonl(.gz), with or without the folder humaneval,
+  /// or a file of that form.
   [[nodiscard]] std::vector<TaskRecord> load(const std::filesystem::path& data) const override;
   [[nodiscard]] TaskPrompt prompt(const TaskRecord& record) const override;
   [[nodiscard]] std::int64_t default_max_new_tokens() const override;

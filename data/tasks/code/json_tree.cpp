@@ -172,7 +172,7 @@ class Parser {
     return true;
   }
 
-  /// After "\u"; a surrogate pair has two units.
+  /// Reads a code point after "\u"; a surrogate pair has two units.
   bool unicode_escape(std::string& out) {
     char32_t unit = 0;
     if (!hex_unit(unit)) {

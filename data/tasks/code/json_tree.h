@@ -18,14 +18,14 @@ struct JsonNode {
   /// "-Infinity").
   std::string text;
   std::string_view raw;           ///< As written.
-  std::vector<std::string> keys;  ///< Of an object, parallel to `items`.
-  std::vector<JsonNode> items;    ///< Of an array or object.
+  std::vector<std::string> keys;  ///< An object's, parallel to `items`.
+  std::vector<JsonNode> items;    ///< Elements of an array or object.
 
-  /// Last member `key` of an object, or null.
+  /// Returns the last member `key` of an object, or null.
   [[nodiscard]] const JsonNode* find(std::string_view key) const;
 };
 
-/// Nested at most 512 deep. Requires: `text` outlives `raw`.
+/// Parses a value nested at most 512 deep. Requires: `text` outlives `raw`.
 [[nodiscard]] std::optional<JsonNode> parse_json(std::string_view text);
 
 }  // namespace jforge

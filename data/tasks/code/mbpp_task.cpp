@@ -27,7 +27,7 @@ struct Example {
   std::string code;
 };
 
-/// Problems 2, 3 and 4.
+/// Returns problems 2, 3 and 4.
 const std::array<Example, 3>& examples() {
   static const std::array<Example, 3> shown{{
       {{"Write a function to find the similar elements from the given two tuple lists.",

@@ -33,10 +33,10 @@ class MbppTask final : public Task {
 
   [[nodiscard]] std::string name() const override;
   [[nodiscard]] std::string version() const override;
-  /// Test problems of mbpp.jsonl, sanitized-mbpp.json, MbppPlus.jsonl or MbppPlus-v0.1.0.jsonl
-  /// (also .gz), with or without the folder mbpp, or of a file of that form.
+  /// Reads the test problems of mbpp.jsonl, sanitized-mbpp.json, MbppPlus.jsonl or
+  /// MbppPlus-v0.1.0.jsonl (also .gz), with or without the folder mbpp, or of a file of that form.
   [[nodiscard]] std::vector<TaskRecord> load(const std::filesystem::path& data) const override;
-  /// Includes the example, validation and training problems.
+  /// Reads also the example, validation and training problems.
   [[nodiscard]] std::vector<TaskRecord> load_all(const std::filesystem::path& data) const;
   [[nodiscard]] TaskPrompt prompt(const TaskRecord& record) const override;
   [[nodiscard]] std::int64_t default_max_new_tokens() const override;

@@ -20,7 +20,7 @@ bool is_word(char c) { return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A'
 
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '~'; }
 
-/// ASCII form of a code point, '\0' to drop it, nullopt to keep it.
+/// Returns the ASCII form of a code point, '\0' to drop it, nullopt to keep it.
 std::optional<char> plain_character(unsigned code_point) {
   if (code_point >= 0xff01 && code_point <= 0xff5e) {  // Full-width "!" to "~".
     return static_cast<char>(code_point - 0xff01 + '!');
@@ -39,7 +39,7 @@ std::optional<char> plain_character(unsigned code_point) {
   return std::nullopt;
 }
 
-/// 6 for "million", ignoring case.
+/// Returns 6 for "million", ignoring case.
 std::optional<std::size_t> number_scale(std::string_view word) {
   static const std::map<std::string, std::size_t, std::less<>> scales{
       {"hundred", 2}, {"thousand", 3}, {"million", 6}, {"billion", 9}, {"trillion", 12}};
@@ -57,7 +57,7 @@ struct Scale {
   std::size_t end = 0;    ///< After the word.
 };
 
-/// "6 million", "6\\text{ million}".
+/// Reads the scale of "6 million", "6\\text{ million}".
 Scale scale_at(std::string_view text, std::size_t at) {
   std::size_t begin = at;
   const auto skip_blanks = [&] {
@@ -192,7 +192,7 @@ void for_each_number(std::string_view text, const Take& take) {
   }
 }
 
-/// Length of a leading "\\boxed" or "\\fbox" with following blanks, or 0.
+/// Returns the length of a leading "\\boxed" or "\\fbox" with following blanks, or 0.
 std::size_t box_command(std::string_view text) {
   for (const std::string_view command : {"\\boxed", "\\fbox"}) {
     if (text.starts_with(command)) {
@@ -205,7 +205,7 @@ std::size_t box_command(std::string_view text) {
   return 0;
 }
 
-/// "\\frac{3}{4}" to "3/4"; `command` is "\\frac{".
+/// Converts "\\frac{3}{4}" to "3/4"; `command` is "\\frac{".
 std::string with_slashes(std::string_view text, std::string_view command) {
   std::string result;
   result.reserve(text.size());
@@ -233,7 +233,7 @@ std::size_t digits_ahead(std::string_view text) {
   return std::min(text.find_first_not_of("0123456789"), text.size());
 }
 
-/// Blanks after one to three digits and before exactly three group thousands.
+/// Removes blanks that group thousands: after one to three digits and before exactly three.
 std::string without_grouping_blanks(std::string_view text) {
   std::string result;
   bool grouped = false;
@@ -348,7 +348,7 @@ std::optional<std::string> unscaled_number(std::string_view text) {
   }
 }
 
-/// Text after the last "=" or approximation sign.
+/// Returns the text after the last "=" or approximation sign.
 std::string_view behind_relation(std::string_view text) {
   for (const std::string_view sign : {"=", "\\approx", "≈"}) {
     const std::size_t at = text.rfind(sign);
@@ -362,7 +362,7 @@ std::string number_text(std::string_view box) {
       plain_latex(replaced(plain_characters(behind_relation(box)), "^{\\circ}", "^\\circ"))));
 }
 
-/// "2 1/2": a whole number and a plain proper fraction.
+/// Reads "2 1/2": a whole number and a plain proper fraction.
 std::optional<std::string> mixed_number(std::string_view text) {
   const auto trim = [&] {
     text.remove_prefix(std::min(text.find_first_not_of(" $"), text.size()));
@@ -515,7 +515,7 @@ std::optional<std::string_view> last_boxed(std::string_view text) {
   constexpr std::size_t kPlain = std::string_view::npos;
   std::vector<std::size_t> open;  // kPlain, or a box's content.
   std::optional<std::string_view> last;
-  std::size_t line_end = 0;  // Of the last examined line.
+  std::size_t line_end = 0;  // End of the last examined line.
   const auto consider = [&](std::string_view content) {
     if (!last || content.data() > last->data()) {
       last = content;

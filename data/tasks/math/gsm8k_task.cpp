@@ -21,7 +21,7 @@ constexpr std::uint32_t kExamplesSeed = 1234;  ///< lm-eval's.
 /// Added by load(): the examples as prompt text.
 constexpr const char* kExamplesField = "examples";
 
-/// Without blanks and a dollar sign.
+/// Returns the rest without blanks and a dollar sign.
 std::string_view behind_mark(std::string_view text, std::size_t mark) {
   std::string_view behind = text.substr(mark + kMark.size());
   behind.remove_prefix(std::min(behind.find_first_not_of(" \t"), behind.size()));
@@ -44,7 +44,7 @@ std::string_view without_invented(std::string_view text) {
   return text;
 }
 
-/// Of the last mark before a number; others are headings.
+/// Returns the number after the last mark that has one; other marks are headings.
 std::optional<std::string> marked_number(std::string_view text) {
   std::optional<std::string> last;
   for (std::size_t mark = text.find(kMark); mark != std::string_view::npos;
@@ -56,7 +56,7 @@ std::optional<std::string> marked_number(std::string_view text) {
   return last;
 }
 
-/// The first "#### (\-?[0-9\.\,]+)".
+/// Returns the first "#### (\-?[0-9\.\,]+)".
 std::optional<std::string> strict_match(std::string_view text) {
   constexpr std::string_view kStrictMark = "#### ";
   for (std::size_t mark = text.find(kStrictMark); mark != std::string_view::npos;
@@ -71,7 +71,7 @@ std::optional<std::string> strict_match(std::string_view text) {
   return std::nullopt;
 }
 
-/// The last "(-?[$0-9.,]{2,})|(-?[0-9]+)".
+/// Returns the last "(-?[$0-9.,]{2,})|(-?[0-9]+)".
 std::optional<std::string> flexible_match(std::string_view text) {
   std::optional<std::string> last;
   for (std::size_t at = 0; at < text.size();) {
@@ -90,7 +90,7 @@ std::optional<std::string> flexible_match(std::string_view text) {
   return last;
 }
 
-/// lm-eval drops ",", "$", everything up to the last "#### " and a final ".".
+/// Drops, like lm-eval, ",", "$", everything up to the last "#### " and a final ".".
 std::string harness_form(std::string_view text) {
   std::string form;
   std::copy_if(text.begin(), text.end(), std::back_inserter(form),

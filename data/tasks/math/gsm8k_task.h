@@ -32,16 +32,16 @@ class Gsm8kTask final : public Task {
   /// Throws DataError naming file and record if an answer has no number after "####".
   static void expect_golds(const std::vector<TaskRecord>& records,
                            const std::filesystem::path& file);
-  /// gsm8k/test.jsonl(.gz), test.jsonl(.gz) or a file of that form. Throws as expect_golds(), and
-  /// DataError if a style with examples finds no five.
+  /// Reads gsm8k/test.jsonl(.gz), test.jsonl(.gz) or a file of that form. Throws as expect_golds(),
+  /// and DataError if a style with examples finds no five.
   [[nodiscard]] std::vector<TaskRecord> load(const std::filesystem::path& data) const override;
   [[nodiscard]] TaskPrompt prompt(const TaskRecord& record) const override;
-  /// 512; 256 with examples, as lm-eval.
+  /// Returns 512; 256 with examples, as lm-eval.
   [[nodiscard]] std::int64_t default_max_new_tokens() const override;
   [[nodiscard]] std::vector<std::string> stop_texts() const override;
   [[nodiscard]] std::optional<std::string> extract(std::string_view completion,
                                                    const TaskRecord& record) const override;
-  /// A number, or an explanation that ends with "#### NUMBER".
+  /// Takes a number, or an explanation that ends with "#### NUMBER".
   [[nodiscard]] std::optional<TaskRecord> reference_record(
       std::string_view reference) const override;
   [[nodiscard]] Verdict grade(const std::optional<std::string>& answer, const TaskRecord& record,

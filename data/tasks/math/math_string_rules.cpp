@@ -15,7 +15,7 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U; }
 
-/// In bytes. Requires: `text` is not empty.
+/// Returns bytes. Requires: `text` is not empty.
 std::size_t character_length(std::string_view text) {
   std::size_t length = 1;
   while (length < text.size() && continues_character(text[length])) {
@@ -52,7 +52,7 @@ bool for_each_piece(std::string& text, std::string_view command, const Append& a
   return true;
 }
 
-/// "\sqrt3" to "\sqrt{3}".
+/// Changes "\sqrt3" to "\sqrt{3}".
 bool brace_roots(std::string& text) {
   return for_each_piece(text, "\\sqrt", [](std::string& result, std::string_view piece) {
     if (!piece.starts_with('{')) {
@@ -62,8 +62,8 @@ bool brace_roots(std::string& text) {
   });
 }
 
-/// "\frac12" to "\frac{1}{2}", "\frac1{72}" to "\frac{1}{72}"; not "\frac{72}1". No change if a
-/// single character follows a \frac.
+/// Changes "\frac12" to "\frac{1}{2}", "\frac1{72}" to "\frac{1}{72}"; not "\frac{72}1". No change
+/// if a single character follows a \frac.
 bool brace_fractions(std::string& text) {
   bool cut_short = false;
   std::string fixed = text;
@@ -87,7 +87,7 @@ bool brace_fractions(std::string& text) {
   return done || cut_short;
 }
 
-/// As Python's int().
+/// Returns true if Python's int() accepts `text`.
 bool is_integer_literal(std::string_view text) {
   constexpr std::string_view kBlanks = "\t\n\v\f\r ";
   text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
@@ -105,7 +105,7 @@ bool is_integer_literal(std::string_view text) {
   return before != '_';
 }
 
-/// As Python prints it.
+/// Returns true for integers as Python prints them.
 bool is_printed_integer(std::string_view text) {
   const bool negative = text.starts_with('-');
   text.remove_prefix(negative ? 1 : 0);
@@ -113,7 +113,7 @@ bool is_printed_integer(std::string_view text) {
          (text[0] != '0' || (text.size() == 1 && !negative));
 }
 
-/// "3/4" to "\frac{3}{4}"; false if the parts around a single "/" are not integers.
+/// Changes "3/4" to "\frac{3}{4}"; false if the parts around a single "/" are not integers.
 bool write_fraction(std::string& text) {
   const std::size_t slash = text.find('/');
   if (slash == std::string::npos || text.find('/', slash + 1) != std::string::npos) {
@@ -130,7 +130,7 @@ bool write_fraction(std::string& text) {
   return true;
 }
 
-/// nullopt if the original fails.
+/// Returns nullopt if the original fails.
 std::optional<std::string> string_form(std::string_view given) {
   std::string text = replaced(replaced(given, "\n", ""), "\\!", "");
   text = replaced(text, "\\\\", "\\");
@@ -171,7 +171,7 @@ std::optional<std::string> string_form(std::string_view given) {
   return write_fraction(text) ? std::optional<std::string>(std::move(text)) : std::nullopt;
 }
 
-/// "COMMAND{…}" within a line to its content up to the first "}".
+/// Reduces "COMMAND{…}" within a line to its content up to the first "}".
 std::string without_command(std::string_view text, std::string_view command) {
   std::string result;
   while (!text.empty()) {
@@ -188,7 +188,7 @@ std::string without_command(std::string_view text, std::string_view command) {
   return result;
 }
 
-/// "$" and the line up to its second "$", or the line.
+/// Returns "$" and the line up to its second "$", or the line.
 std::string inside_dollars(const std::string& line) {
   const std::size_t open = line.find('$');
   const std::size_t close = open == std::string::npos ? open : line.find('$', open + 1);

@@ -32,14 +32,14 @@ class MathTask final : public Task {
 
   [[nodiscard]] std::string name() const override;
   [[nodiscard]] std::string version() const override;
-  /// math/test.jsonl(.gz), math/math500.jsonl(.gz) or a file of that form.
+  /// Reads math/test.jsonl(.gz), math/math500.jsonl(.gz) or a file of that form.
   [[nodiscard]] std::vector<TaskRecord> load(const std::filesystem::path& data) const override;
   [[nodiscard]] TaskPrompt prompt(const TaskRecord& record) const override;
   [[nodiscard]] std::int64_t default_max_new_tokens() const override;
   [[nodiscard]] std::vector<std::string> stop_texts() const override;
   [[nodiscard]] std::optional<std::string> extract(std::string_view completion,
                                                    const TaskRecord& record) const override;
-  /// An answer, or a solution with a boxed one.
+  /// Takes an answer, or a solution with a boxed one.
   [[nodiscard]] std::optional<TaskRecord> reference_record(
       std::string_view reference) const override;
   [[nodiscard]] Verdict grade(const std::optional<std::string>& answer, const TaskRecord& record,

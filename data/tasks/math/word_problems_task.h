@@ -22,12 +22,12 @@ class WordProblemsTask final : public Task {
   [[nodiscard]] std::string name() const override {
     return problems_ == Problems::ledger ? "ledger" : "word_problems";
   }
-  /// "word_problems/number/extract-4"; the rule is Gsm8kTask's.
+  /// Returns for example "word_problems/number/extract-4"; the rule is Gsm8kTask's.
   [[nodiscard]] std::string version() const override;
-  /// NAME/test.jsonl(.gz), test.jsonl(.gz) or a file of that form.
+  /// Reads NAME/test.jsonl(.gz), test.jsonl(.gz) or a file of that form.
   [[nodiscard]] std::vector<TaskRecord> load(const std::filesystem::path& data) const override;
   [[nodiscard]] TaskPrompt prompt(const TaskRecord& record) const override;
-  /// Above the scripts' longest answers.
+  /// Exceeds the scripts' longest answers.
   [[nodiscard]] std::int64_t default_max_new_tokens() const override {
     return problems_ == Problems::ledger ? 512 : 64;
   }

@@ -47,15 +47,15 @@ class Parameters {
  public:
   Parameters(const Arguments& given, const Builtin& builtin);
   [[nodiscard]] const Arguments& all() const { return all_; }
-  /// Null if not given.
+  /// Returns null if not given.
   [[nodiscard]] const Value* operator[](std::size_t i) const { return values_[i]; }
-  /// Given and not none.
+  /// Returns true if given and not none.
   [[nodiscard]] bool has(std::size_t i) const {
     return values_[i] != nullptr && !values_[i]->is(Kind::none);
   }
   /// Fails if it is not an integer.
   [[nodiscard]] std::int64_t whole(std::size_t i, std::int64_t fallback) const;
-  /// whole() of at most 1000; negative numbers count as 0.
+  /// Returns whole(), but of at most 1000; negative numbers count as 0.
   [[nodiscard]] std::size_t blanks(std::size_t i, std::int64_t fallback) const;
   [[nodiscard]] bool flag(std::size_t i, bool fallback) const;
   /// Fails if it is not a string. Requires: it was given.
@@ -72,9 +72,9 @@ class Parameters {
 void expect_defined(const Value& value);
 /// Fails if `value` is marked safe: joining it would escape other text.
 void expect_plain(const Value& value);
-/// Reports `reason` when used.
+/// Returns an undefined value that reports `reason` when used.
 Value undefined_because(Runtime& runtime, std::string_view reason);
-/// Items to iterate over; consumes a generator.
+/// Returns the items to iterate over; consumes a generator.
 std::span<const Value> items_of(Runtime& runtime, const Value& value);
 Value attribute(Runtime& runtime, const Value& object, std::string_view name);
 Value element(Runtime& runtime, const Value& object, const Value& key);
@@ -82,23 +82,23 @@ Value element(Runtime& runtime, const Value& object, const Value& key);
 Value slice(Runtime& runtime, const Value& object, const Value& begin, const Value& end,
             const Value& step);
 bool contains(Runtime& runtime, const Value& container, const Value& item);
-/// `sign` is for the message.
+/// Compares; `sign` is for the message.
 bool less(Runtime& runtime, const Value& left, const Value& right, std::string_view sign);
 bool holds(Runtime& runtime, std::string_view sign, const Value& left, const Value& right);
 Value calculate(Runtime& runtime, std::string_view sign, const Value& left, const Value& right);
-/// Python's str().
+/// Returns Python's str().
 std::string_view text_of(Runtime& runtime, const Value& value);
 
 // print.cpp
 
-/// Python's str(). Fails if the text would vary between runs.
+/// Appends Python's str(). Fails if the text would vary between runs.
 void append_text(Runtime& runtime, std::string& out, const Value& value);
-/// json.dumps with transformers' parameters.
+/// Applies json.dumps with transformers' parameters.
 Value to_json(Runtime& runtime, const Value& value, const Parameters& given);
 
 // methods.cpp
 
-/// Null if Python has no such method; fails for unsupported ones.
+/// Returns null if Python has no such method; fails for unsupported ones.
 const Builtin* find_method(Kind kind, std::string_view name);
 
 // filters.cpp and functions.cpp
@@ -108,9 +108,9 @@ Value call_filter(Runtime& runtime, std::string_view name, const Value& value,
 bool call_test(Runtime& runtime, std::string_view name, const Value& value,
                const Arguments& arguments);
 std::string_view expect_text(const Value& value);
-/// Null if there is none.
+/// Returns null if there is none.
 const Builtin* find_function(std::string_view name);
-/// As dict(): the last of equal keys wins.
+/// Builds as dict(): the last of equal keys wins.
 const Mapping* make_mapping(Runtime& runtime, std::span<const Entry> entries);
 
 }  // namespace jforge::jinja

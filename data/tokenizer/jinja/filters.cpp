@@ -130,7 +130,7 @@ Value items(Runtime& runtime, const Value& value, const Parameters& /*given*/) {
   return view;
 }
 
-/// `path`: dotted attribute names.
+/// Follows the dotted attribute names in `path`.
 Value follow(Runtime& runtime, Value item, const Value* path) {
   runtime.charge(1);
   if (path == nullptr || path->is(Kind::none)) return item;
@@ -160,7 +160,7 @@ Value join(Runtime& runtime, const Value& value, const Parameters& given) {
   return runtime.text(out);
 }
 
-/// As map and select: no items for false values.
+/// Returns no items for false values, as map and select do.
 std::span<const Value> items_if_any(Runtime& runtime, const Value& value) {
   return truth(value) ? items_of(runtime, value) : std::span<const Value>();
 }

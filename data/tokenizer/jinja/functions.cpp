@@ -100,7 +100,7 @@ std::optional<std::tm> parse_day(std::string_view text) {
   return normal;
 }
 
-/// One conversion at a time has a known maximum length.
+/// Prints one conversion at a time, which has a known maximum length.
 Value print_day(Runtime& runtime, const Value& self, const Parameters& given) {
   const std::string_view format = given.text(0);
   runtime.charge(format.size());
@@ -143,7 +143,7 @@ bool is_iterable(const Value& value) {
   return value.is(Kind::undefined) || value.is(Kind::string) || value.is(Kind::mapping) ||
          value.is(Kind::loop) || value.is_sequence();
 }
-/// jinja2's undefined values have length and elements, too.
+/// Returns true for undefined values, too: jinja2's undefined values have length and elements, too.
 bool is_sequence(const Value& value) {
   return is_iterable(value) && !value.is(Kind::view) && !value.is(Kind::generator) &&
          !value.is(Kind::loop);

@@ -16,7 +16,7 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_name_part(char c) { return is_name_start(c) || is_digit(c); }
 
-/// As jinja2: line ends become "\n", the last one is dropped.
+/// Converts line ends to "\n" and drops the last one, as jinja2 does.
 std::string with_plain_line_ends(std::string_view source) {
   std::string text;
   text.reserve(source.size());
@@ -86,7 +86,7 @@ class Lexer {
     at_ = end;
   }
 
-  /// Offset after the white space at `from`.
+  /// Returns the offset after the white space at `from`.
   [[nodiscard]] std::size_t skip_spaces(std::size_t from) const {
     return text_.size() - strip(rest(from), Side::left).size();
   }
@@ -110,7 +110,7 @@ class Lexer {
     return inside;
   }
 
-  /// Size of the tag's end at `at`, including stripped white space; 0 if there is none.
+  /// Returns the size of the tag's end at `at`, including stripped white space; 0 if there is none.
   [[nodiscard]] std::size_t end_size(std::size_t at, std::string_view end, bool trims_line) const {
     const std::string_view text = rest(at);
     if (text.starts_with('-') && text.substr(1).starts_with(end)) {
@@ -235,7 +235,7 @@ class Lexer {
     return end;
   }
 
-  /// Escapes are Python's.
+  /// Adds a string; its escapes are Python's.
   void read_string(std::string_view text) {
     constexpr std::string_view kLetters = "ntrb\\'\"";
     constexpr std::string_view kValues = "\n\t\r\b\\'\"";

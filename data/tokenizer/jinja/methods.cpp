@@ -133,7 +133,7 @@ constexpr auto kMappingMethods = std::to_array<Builtin>({
     {"values", dict_view<EntryPart::value>},
 });
 
-/// Python 3.12's other public methods: unsupported, not undefined.
+/// Returns Python 3.12's other public methods: unsupported, not undefined.
 std::string_view unsupported_methods(Kind kind) {
   switch (kind) {
     case Kind::string:

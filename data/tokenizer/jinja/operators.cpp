@@ -17,7 +17,7 @@ Value no_attribute(const Value& object, std::string_view name) {
   return result;
 }
 
-/// getattr() or missing.
+/// Returns getattr() or missing.
 Value python_attribute(Runtime& runtime, const Value& object, std::string_view name) {
   if (object.is(Kind::name_space)) {
     const auto* attribute = object.name_space->find(runtime, name);
@@ -28,7 +28,7 @@ Value python_attribute(Runtime& runtime, const Value& object, std::string_view n
   return Value(runtime.make(Method{.receiver = object, .method = method}));
 }
 
-/// Position of a Python index, or −1.
+/// Returns the position of a Python index, or −1.
 std::int64_t place_of(std::int64_t index, std::int64_t size) {
   if (index < 0) index += size;
   return index < size ? std::max<std::int64_t>(index, -1) : -1;

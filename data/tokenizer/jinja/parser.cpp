@@ -100,7 +100,7 @@ class Parser {
 
   // Expressions, lowest precedence first.
 
-  /// An expression or tuple; null only if `may_be_empty`.
+  /// Parses an expression or tuple; returns null only if `may_be_empty`.
   Expression* parse_tuple(bool may_be_empty = false) {
     const int line = now().line;
     std::vector<Expression*> items;
@@ -457,7 +457,7 @@ class Parser {
     fail(fmt::format("the statement '{}' is not supported", name));
   }
 
-  /// `break` cannot leave this body.
+  /// Parses a body that `break` cannot leave.
   Body parse_function_body(std::string_view end) {
     const int loops = std::exchange(loops_, 0);
     Body body = parse_block({end}).first;

@@ -22,7 +22,7 @@ struct Style {
   std::string_view after_key = ": ";
 };
 
-/// str.isprintable().
+/// Applies str.isprintable().
 bool is_printable(char32_t c) {
   return c == ' ' || (U_GET_GC_MASK(static_cast<UChar32>(c)) & (U_GC_C_MASK | U_GC_Z_MASK)) == 0;
 }

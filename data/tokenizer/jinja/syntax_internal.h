@@ -32,7 +32,7 @@ struct Token {
   std::int64_t integer = 0;
 };
 
-/// Tokens as in jinja2 with trim_blocks and lstrip_blocks, without comments; the last is `end`.
+/// Tokenises as in jinja2 with trim_blocks and lstrip_blocks, without comments; the last is `end`.
 /// Requires: well-formed UTF-8. Throws TemplateError.
 std::vector<Token> tokens_of(std::string_view source);
 
@@ -110,8 +110,8 @@ struct Statement {
   Target target;
   std::vector<std::string_view> parameters;
   ScopePlan scope;
-  ScopePlan test_scope;  ///< Of a loop's condition.
-  ScopePlan else_scope;  ///< Of a loop's else.
+  ScopePlan test_scope;  ///< For a loop's condition.
+  ScopePlan else_scope;  ///< For a loop's else.
 };
 
 /// Nodes hold raw pointers into the deques, so destroying a deep tree cannot overflow the stack.

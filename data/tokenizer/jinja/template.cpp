@@ -21,7 +21,7 @@ struct Frame {
 
 struct Macro {
   const Statement* definition;
-  Frame* frame;  ///< Where it was defined.
+  Frame* frame;  ///< Scope of its definition.
 };
 
 /// The variable `loop`. As in jinja2, items are filtered lazily, because the body may change the
@@ -70,7 +70,7 @@ class Interpreter {
     std::ranges::fill(frame.variables, Value(Kind::missing));
   }
 
-  /// Index among the scope's own variables, or their number.
+  /// Returns the index among the scope's own variables, or their number.
   std::size_t place_of(std::string_view name, const Frame& frame) {
     const auto& own = frame.plan->variables;
     runtime_.charge(own.size() / 8);
@@ -83,7 +83,7 @@ class Interpreter {
     frame.variables[place_of(name, frame)] = value;
   }
 
-  /// Undefined, with its name, if it has no value.
+  /// Returns undefined, with the name, if there is no value.
   Value read(std::string_view name, const Frame* frame) {
     Value undefined;
     undefined.text = name;

@@ -34,10 +34,10 @@ class Template {
   std::shared_ptr<const Syntax> syntax_;
 };
 
-/// YYYY-MM-DD from year 1000 on.
+/// Accepts YYYY-MM-DD from year 1000 on.
 [[nodiscard]] bool is_day(std::string_view text);
-/// transformers' strftime_now() at midnight of `day`, without time zones. Requires: is_day(day);
-/// `day` outlives the value.
+/// Returns transformers' strftime_now() at midnight of `day`, without time zones. Requires:
+/// is_day(day); `day` outlives the value.
 [[nodiscard]] Value strftime_on(Runtime& runtime, std::string_view day);
 
 }  // namespace jforge::jinja

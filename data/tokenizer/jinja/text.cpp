@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kMaxParts = 1'000'000;
 
-/// Parts take more memory than the text.
+/// Limits the parts, which take more memory than the text.
 void add_part(std::vector<std::string_view>& parts, std::string_view part) {
   if (parts.size() >= kMaxParts) fail("a text has too many parts");
   parts.push_back(part);

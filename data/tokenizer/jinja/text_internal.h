@@ -10,27 +10,27 @@
 namespace jforge::jinja {
 
 enum class Side { left, right, both };
-/// str.strip(), str.lstrip() and str.rstrip().
+/// Apply str.strip(), str.lstrip() and str.rstrip().
 std::string_view strip(std::string_view text, Side side);
 std::string_view strip(std::string_view text, Side side, std::string_view characters);
 
 std::int64_t length(std::string_view text);
-/// Offset `count` characters after `at`, which must exist.
+/// Returns the offset `count` characters after `at`, which must exist.
 std::size_t advanced(std::string_view text, std::size_t at, std::int64_t count);
 std::string reversed(std::string_view text);
 
-/// Offset or npos, in linear time.
+/// Returns the offset or npos, in linear time.
 std::size_t find_text(std::string_view text, std::string_view part, std::size_t from = 0);
 
 std::string upper(std::string_view text);
 std::string lower(std::string_view text);
 std::string capitalized(std::string_view text);
 std::string titled(std::string_view text);
-/// jinja2's filter `title`, which differs from str.title().
+/// Applies jinja2's filter `title`, which differs from str.title().
 std::string titled_by_filter(std::string_view text);
 
 std::vector<std::string_view> split_lines(std::string_view text);
-/// At most `most` splits, unless negative. Requires: `separator` is not empty.
+/// Makes at most `most` splits, unless negative. Requires: `separator` is not empty.
 std::vector<std::string_view> split(std::string_view text, std::string_view separator,
                                     std::int64_t most, bool from_right);
 /// Requires: `old` is not empty.

@@ -63,7 +63,7 @@ enum class Kind : std::uint8_t {
   list,
   tuple,
   range,
-  view,       ///< Of keys(), values() or items().
+  view,       ///< Result of keys(), values() or items().
   generator,  ///< Can be iterated once.
   mapping,
   name_space,
@@ -119,7 +119,7 @@ struct Value {
 
   [[nodiscard]] bool is(Kind other) const { return kind == other; }
   [[nodiscard]] bool is_sequence() const { return kind >= Kind::list && kind <= Kind::generator; }
-  /// True counts as 1, as in Python.
+  /// Returns true for booleans, too, as in Python.
   [[nodiscard]] bool is_number() const { return kind == Kind::boolean || kind == Kind::integer; }
   [[nodiscard]] std::int64_t number() const { return is(Kind::boolean) ? boolean : integer; }
 };
@@ -162,17 +162,17 @@ class Runtime {
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
-  /// A step is about 10 ns.
+  /// Counts steps of about 10 ns.
   void charge(std::size_t steps) {
     if (steps > steps_left_) fail("it takes too many steps");
     steps_left_ -= steps;
   }
-  /// For a pass over `bytes`.
+  /// Counts a pass over `bytes`.
   void charge_bytes(std::size_t bytes) { charge(1 + bytes / 16); }
 
   std::string_view copied(std::string_view text);
   Value text(std::string_view text) { return Value(copied(text)); }
-  /// Does not copy the texts.
+  /// Makes a container without copying the texts.
   Value texts(Kind kind, const std::vector<std::string_view>& parts);
   std::string_view joined(std::string_view first, std::string_view second);
   /// Default-constructed.
@@ -201,11 +201,11 @@ class Runtime {
 
 bool truth(const Value& value);
 bool equal(Runtime& runtime, const Value& left, const Value& right);
-/// As in jinja2's messages.
+/// Returns the name in jinja2's messages.
 std::string_view type_name(Kind kind);
-/// As jinja2: "'x' is undefined".
+/// Returns jinja2's "'x' is undefined".
 std::string undefined_message(const Value& value);
-/// Null if there is none.
+/// Returns null if there is none.
 const Value* find(Runtime& runtime, const Mapping& mapping, const Value& key);
 
 }  // namespace jforge::jinja
