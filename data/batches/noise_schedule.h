@@ -57,11 +57,11 @@ struct NoiseScheduleOptions {
 [[nodiscard]] std::int32_t schedule_index(const NoiseScheduleOptions& options, PromptId prompt_id,
                                           std::int64_t block);
 
-/// Returns the first position d at which the two [n] differ, or n.
+/// Returns the first position d at which `state` and `fixed_point` [n] differ, or n.
 [[nodiscard]] std::int32_t converged_prefix(std::span<const TokenId> state,
                                             std::span<const TokenId> fixed_point);
 
-/// Returns u of `state` [n] against `fixed_point` [n].
+/// Returns the number u of unconverged tokens of `state` [n].
 [[nodiscard]] std::int32_t unconverged_tokens(std::span<const TokenId> state,
                                               std::span<const TokenId> fixed_point,
                                               UnconvergedMeasure measure);

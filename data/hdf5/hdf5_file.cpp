@@ -15,9 +15,8 @@ namespace jforge {
 namespace {
 
 constexpr std::int64_t kSliceBytes = 16 << 20;
-/// Suits single records and sequential reads.
-constexpr std::int64_t kChunkBytes = 64 << 10;
-constexpr std::int64_t kCompressedChunkBytes = 32 << 10;  ///< One or two per record.
+constexpr std::int64_t kChunkBytes = 64 << 10;  ///< Suits single records and sequential reads.
+constexpr std::int64_t kCompressedChunkBytes = 32 << 10;  ///< One or two per record read.
 constexpr unsigned kDeflateLevel = 1;  ///< Fast; within 10 % of the smallest size.
 /// Half the fan-out of the chunk B-tree. The default of 32 takes 2 KB per dataset, more than most
 /// of a shard's datasets hold.
@@ -156,8 +155,7 @@ hid_t opened(Open open) {
   return id;
 }
 
-/// In the order of writing.
-const std::vector<H5Z_filter_t> kPlainFilters{H5Z_FILTER_FLETCHER32};
+const std::vector<H5Z_filter_t> kPlainFilters{H5Z_FILTER_FLETCHER32};  ///< In the order of writing.
 const std::vector<H5Z_filter_t> kCompressedFilters{H5Z_FILTER_SHUFFLE, H5Z_FILTER_DEFLATE,
                                                    H5Z_FILTER_FLETCHER32};
 
@@ -189,8 +187,7 @@ bool all_stored(const Hdf5Handle& dataset, std::int64_t count, const Hdf5Place& 
   if (count == 0 || filters_of(properties, place) != kCompressedFilters) {
     return bytes <= stored;
   }
-  // Maximum compression ratio of deflate.
-  constexpr hsize_t kMostInflation = 1032;
+  constexpr hsize_t kMostInflation = 1032;  // Maximum compression ratio of deflate.
   const Hdf5Handle space =
       take(Hdf5Kind::dataspace, H5Dget_space(dataset.id()), place, "read the extent of");
   hsize_t chunk = 0;

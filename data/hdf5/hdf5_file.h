@@ -35,7 +35,8 @@ inline constexpr std::uint64_t kReservedAlignment = 4096;  ///< For direct I/O.
 class Hdf5Writer {
  public:
   /// Creates or replaces `path`. With `sealed`, close() reads the file back once and seals it;
-  /// otherwise the caller records size and checksum. All methods throw EnvironmentError on failure.
+  /// otherwise the caller records size and checksum. All methods throw EnvironmentError if I/O
+  /// fails.
   explicit Hdf5Writer(const std::filesystem::path& path, bool sealed = true,
                       Hdf5Storage storage = Hdf5Storage::plain);
 

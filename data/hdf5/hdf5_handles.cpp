@@ -115,7 +115,7 @@ int Hdf5Mutex::readers_waiting() {
 }
 
 std::unique_lock<Hdf5Mutex> hdf5_lock(Hdf5Turn turn) {
-  static Hdf5Mutex& mutex = *new Hdf5Mutex;  // Handles may outlive statics.
+  static Hdf5Mutex& mutex = *new Hdf5Mutex;  // Leaked: handles may outlive statics.
   if (turn == Hdf5Turn::write) {
     mutex.lock_after_readers();
   } else {

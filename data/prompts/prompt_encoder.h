@@ -20,8 +20,7 @@ using Conversation = std::vector<ChatMessage>;
 struct PromptEncoder {
   /// Thread-safe.
   std::function<std::vector<TokenId>(const Conversation& messages)> encode;
-  /// Identifies tokenizer, template and system text.
-  std::string identity;
+  std::string identity;  ///< Identifies tokenizer, template and system text.
   /// Optional, thread-safe. Returns true if a text spells control tokens ("<|im_end|>"), which
   /// `encode` maps to their ids as Hugging Face's tokenizers do.
   std::function<bool(std::string_view text)> holds_control_tokens = {};
@@ -35,8 +34,7 @@ struct PromptEncoder {
 
 struct EncodedPrompt {
   std::vector<TokenId> tokens;
-  /// Message of the DataError, if encoding failed.
-  std::optional<std::string> refusal;
+  std::optional<std::string> refusal;  ///< Message of the DataError, if encoding failed.
 
   bool operator==(const EncodedPrompt&) const = default;
 };

@@ -46,8 +46,7 @@ struct PromptReaderOptions {
 
 struct PromptReaderResult {
   std::vector<PromptCandidate> candidates;  ///< In file order.
-  /// By candidate, if there is an answer_field.
-  std::vector<std::string> answers;
+  std::vector<std::string> answers;         ///< By candidate, if there is an answer_field.
   std::vector<BadRecord> bad;
   std::vector<DroppedByRule> dropped;  ///< One per rule in order, then "empty text".
   std::int64_t records = 0;            ///< Including bad ones.
@@ -58,8 +57,7 @@ struct PromptReaderResult {
 void expect_few_bad(const PromptReaderOptions& options, const std::vector<BadRecord>& bad,
                     std::int64_t records);
 
-/// About a million tokens.
-inline constexpr std::size_t kMaxPromptBytes = std::size_t{4} << 20;
+inline constexpr std::size_t kMaxPromptBytes = std::size_t{4} << 20;  ///< About a million tokens.
 
 /// Makes JSON that simdjson rejects strict: ".0" after integers of 19 and more digits, null for
 /// Python's NaN and Infinity. Unused fields must not cost the record.

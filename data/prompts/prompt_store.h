@@ -21,7 +21,7 @@ struct StoredPrompt {
 
 struct PromptStoreContent {
   std::vector<StoredPrompt> prompts;
-  std::vector<std::string> answers;  ///< By prompt; empty if there are none.
+  std::vector<std::string> answers;  ///< By prompt, possibly empty; or no elements at all.
   std::string identity;              ///< 16 hex digits.
   std::string report;                ///< JSON text.
 };

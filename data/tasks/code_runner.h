@@ -14,23 +14,17 @@ namespace jforge {
 /// A run of an untrusted Python program. Limits are seconds of its own time, without waiting for a
 /// processor, so that other programs' load does not count.
 struct CodeRunRequest {
-  /// The module under test.
-  std::string candidate;
+  std::string candidate;  ///< The module under test.
   /// Optional assertions, run in the loaded module's namespace; invisible to it while loading.
   std::string check;
-  /// Called once per element of `calls`, after `check`.
-  std::string entry_point;
+  std::string entry_point;  ///< Function called once per element of `calls`, after `check`.
   /// Arguments: Python expressions over builtins that yield lists ("[1, (2, 3), float('inf')]").
   std::vector<std::string> calls;
-  /// For loading and `check` together.
-  double check_seconds = 3.0;
-  /// Empty: check_seconds each; else as long as `calls`.
-  std::vector<double> call_seconds;
-  /// Excludes the interpreter's start.
-  double total_seconds = 60.0;
+  double check_seconds = 3.0;        ///< For loading and `check` together.
+  std::vector<double> call_seconds;  ///< Empty: check_seconds each; else as long as `calls`.
+  double total_seconds = 60.0;       ///< Excludes the interpreter's start.
   std::int64_t memory_bytes = std::int64_t{4} << 30;
-  /// PYTHONHASHSEED: decides the order of sets of texts.
-  std::uint32_t hash_seed = 0;
+  std::uint32_t hash_seed = 0;  ///< PYTHONHASHSEED: decides the order of sets of texts.
   /// A completed run's result may be reused; for the benchmark's own programs.
   bool repeatable = false;
 };

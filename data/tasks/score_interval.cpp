@@ -53,7 +53,7 @@ ScoreInterval paired_difference_interval(const PairedCounts& counts) {
   const ScoreInterval of_first = wilson_interval(first, n);
   const ScoreInterval of_second = wilson_interval(second, n);
   const double phi = correlation(counts);
-  // From the distances of both sides to opposite ends.
+  // Half width from the distances of both sides to opposite ends.
   const auto half = [&](double x, double y) {
     return std::sqrt(std::max(0.0, x * x - 2 * phi * x * y + y * y));
   };

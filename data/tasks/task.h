@@ -29,9 +29,9 @@ enum class VerdictStatus : std::uint8_t { pass, fail, timeout };
 
 struct Verdict {
   VerdictStatus status = VerdictStatus::fail;
-  std::string reason;                 ///< Empty, one line, or the rule that passed.
+  std::string reason;                 ///< One line; for a pass empty or the rule that passed.
   std::optional<std::string> answer;  ///< In canonical form.
-  /// Of the base tests alone; `status` counts all.
+  /// Result of the base tests alone; `status` counts all.
   std::optional<VerdictStatus> base_status = std::nullopt;
   /// Result by rule; `status` is the first one's.
   std::vector<std::pair<std::string, bool>> rules = {};
@@ -40,14 +40,12 @@ struct Verdict {
 struct TaskPrompt {
   /// Rendered by the chat template with generation prompt; if empty, `prefix` is the raw prompt.
   std::vector<ChatMessage> messages;
-  /// Beginning of the answer, not part of the completion.
-  std::string prefix = {};
+  std::string prefix = {};  ///< Beginning of the answer, not part of the completion.
 };
 
 /// Part of a task's identity.
 struct TaskOptions {
-  /// A documented style; empty: the task's default.
-  std::string prompt_style;
+  std::string prompt_style;  ///< A documented style; empty: the task's default.
 };
 
 /// Immutable and thread-safe.

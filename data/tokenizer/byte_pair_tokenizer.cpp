@@ -20,7 +20,7 @@ namespace {
 
 using SpellingMap = std::unordered_map<std::string_view, TokenId>;
 
-// Above any real vocabulary; small enough for memory.
+// Above any real vocabulary; a bad id cannot exhaust memory.
 constexpr TokenId kLargestId = (1 << 24) - 1;
 
 struct IdTable {

@@ -202,7 +202,7 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& model_directory,
     return plain_instead(
         fmt::format("{}: the chat template does not print the user's message", origin));
   } catch (const jinja::TemplateError& error) {
-    // Other conversations may be accepted.
+    // The template refused this conversation; it may accept others.
     if (error.raised()) return *found;
     try {  // Some templates need a system text.
       if (prints_user(messages)) return *found;

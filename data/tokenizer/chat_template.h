@@ -35,7 +35,8 @@ struct ChatTemplateOptions {
 };
 
 /// A Jinja template (jinja/template.h), rendered as by transformers' apply_chat_template without
-/// tools and documents. Unless arguments say otherwise, prompts do not think or depend on the day:
+/// tools and documents. Unless arguments say otherwise, prompts contain no thinking and do not
+/// depend on the day:
 ///  * enable_thinking is false: Qwen3's answers begin after an empty <think> block;
 ///  * strftime_now is undefined: templates print their fallback day (Llama 3.1 to 3.3: 26 Jul 2024)
 ///    or are unsupported.
@@ -47,11 +48,12 @@ class ChatTemplate {
 
   /// Reads the first of additional_chat_templates/default.jinja, chat_template.jinja and
   /// `chat_template` in tokenizer_config.json (a string, or the one named "default"), and special
-  /// tokens from tokenizer_config.json and, without added_tokens_decoder, special_tokens_map.json.
-  /// Throws ConfigError if the template is missing, unsupported or cannot render one user message,
-  /// alone or after a system text. With `force_chatml`, and if the tokenizer has ChatML's tokens,
-  /// plain ChatML without a default system text replaces it instead. Throws ConfigError for
-  /// arguments that the template does not name, DataError for malformed files.
+  /// tokens from tokenizer_config.json, which special_tokens_map.json overrides if there is no
+  /// added_tokens_decoder. Throws ConfigError if the template is missing, unsupported or cannot
+  /// render one user message, alone or after a system text. With `force_chatml`, and if the
+  /// tokenizer has ChatML's tokens, plain ChatML without a default system text replaces it instead.
+  /// Throws ConfigError for arguments that the template does not name, DataError for malformed
+  /// files.
   static ChatTemplate load(const std::filesystem::path& model_directory,
                            const ChatTemplateOptions& options = {});
 

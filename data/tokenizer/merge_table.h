@@ -12,7 +12,7 @@ namespace jforge {
 /// Immutable and thread-safe.
 class MergeTable {
  public:
-  /// Its rank is its index.
+  /// Ranked by index; 0 merges first.
   struct Rule {
     TokenId left;
     TokenId right;

@@ -12,15 +12,12 @@
 namespace jforge {
 
 struct TokenizerDefinition {
-  /// In GPT-2's spelling (byte_level.h).
-  std::vector<std::pair<std::string, TokenId>> vocabulary;
-  /// In GPT-2's spelling, by rank.
-  std::vector<std::pair<std::string, std::string>> merges;
+  std::vector<std::pair<std::string, TokenId>> vocabulary;  ///< In GPT-2's spelling (byte_level.h).
+  std::vector<std::pair<std::string, std::string>> merges;  ///< In GPT-2's spelling, by rank.
   std::vector<AddedToken> added;
   /// Oniguruma's dialect (pre_tokenizer.h), applied in turn.
   std::vector<std::string> split_expressions;
-  /// A piece that is a token is not merged.
-  bool ignore_merges = false;
+  bool ignore_merges = false;      ///< A piece that is a token is not merged.
   std::vector<TokenId> prefix;     ///< Tokens before a text, such as bos.
   bool nfc = false;                ///< Normalise before splitting.
   std::optional<std::string> eos;  ///< Content of an added token.

@@ -143,8 +143,7 @@ std::string replaced_utf8(std::string_view text) {
 
 std::string to_nfc(std::string_view text) {
   expect_icu_size(text);
-  // Before any ICU call: its NFC check sorts marks, too.
-  std::string ordered;
+  std::string ordered;  // Before any ICU call: its NFC check sorts marks, too.
   if (has_long_mark_run(text)) {
     ordered = order_long_mark_runs(text);
     text = ordered;

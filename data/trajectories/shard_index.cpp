@@ -19,8 +19,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Changes with every change of a file, without opening it: size and ctime, which programs cannot
-/// set.
+/// Size and ctime, which programs cannot set, change whenever a file does.
 struct FileState {
   std::int64_t bytes = 0;
   std::int64_t changed_nanoseconds = 0;
@@ -142,8 +141,7 @@ void ShardIndex::forget(const std::filesystem::path& directory) noexcept {
       std::filesystem::remove(path, ignored);
     }
   } catch (const std::exception&) {
-    // Out of memory: the files stay, and the damage is found again.
-    return;
+    return;  // Out of memory: the files stay, and the damage is found again.
   }
 }
 

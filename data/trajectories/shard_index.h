@@ -1,7 +1,7 @@
 #pragma once
 
 /// Index of a directory's committed shards in `index-RANK.jsonl` (TRAJECTORY_FORMAT.md "Index"): a
-/// start opens only shards that it lacks.
+/// start opens only shards missing from it.
 
 #include <cstdint>
 #include <filesystem>

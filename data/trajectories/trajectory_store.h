@@ -41,8 +41,8 @@ class TrajectoryStore {
                               SealCheck check = SealCheck::content);
   /// Builds a store; touches no file.
   static TrajectoryStore of(std::vector<ShardInfo> shards);
-  /// Rebuilds a store from another process' index(), without touching a file. Throws InternalError
-  /// if `index` is malformed.
+  /// Rebuilds a store from another process' index(), without touching a file until a record is
+  /// read. Throws InternalError if `index` is malformed.
   static TrajectoryStore from_index(const std::filesystem::path& directory, std::string_view index);
   /// Scans until all of `expected` are found, because a network file system may list new shards
   /// late. Fully checks shards that are not indexed or have changed. Throws DataError naming the
@@ -58,7 +58,6 @@ class TrajectoryStore {
 
   [[nodiscard]] const std::vector<ShardInfo>& shards() const { return shards_; }
   [[nodiscard]] const std::vector<DamagedShard>& damaged() const { return damaged_; }
-  ///
   [[nodiscard]] std::size_t size() const { return places_.size(); }
   /// Returns the index into shards(). Throws DataError if none holds the record.
   [[nodiscard]] std::size_t shard_of(PromptId prompt_id) const;
@@ -98,8 +97,7 @@ class TrajectoryStore {
   mutable std::vector<bool> checked_;      ///< By shard: this store read every byte.
   std::unordered_map<PromptId, std::pair<std::uint32_t, std::uint32_t>> places_;
   LeaseId next_lease_ = 0;
-  /// Most recently used first.
-  mutable std::list<std::pair<std::size_t, TrajectoryReader>> open_;
+  mutable std::list<std::pair<std::size_t, TrajectoryReader>> open_;  ///< Most recently used first.
   mutable std::int64_t files_opened_ = 0;
 };
 

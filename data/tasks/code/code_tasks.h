@@ -22,7 +22,7 @@ enum class CodeStyle : std::uint8_t {
 };
 /// Returns "evalchemy", "lm-eval" or "evalplus".
 [[nodiscard]] std::string_view to_string(CodeStyle style);
-/// Empty is evalchemy. Throws ConfigError naming `task` and the known styles.
+/// Parses a style; empty is evalchemy. Throws ConfigError naming `task` and the known styles.
 [[nodiscard]] CodeStyle parse_code_style(const std::string& task, std::string_view name);
 
 /// Returns an ASCII literal. Throws DataError if `text` is not UTF-8.

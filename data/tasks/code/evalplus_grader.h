@@ -16,9 +16,9 @@ enum class EvalPlusSuite : std::uint8_t { humaneval, mbpp };
 enum class EvalPlusRules : std::uint8_t { v0_2_1, v0_3_1 };
 
 /// Runs a program on a problem's base inputs and, if all are right, in a new process on EvalPlus'
-/// additional ones (evalplus_call.py). A separate process compares the values with those of the
-/// canonical solution (prompt + canonical_solution), which runs once per problem
-/// (evalplus_oracle.py). Thread-safe.
+/// additional ones (evalplus_call.py). A separate process, which the program cannot reach, compares
+/// the values with those of the canonical solution (prompt + canonical_solution), which runs once
+/// per problem (evalplus_oracle.py). Thread-safe.
 ///
 /// Both releases: Python's ==; if that fails and atol ≠ 0, |out − expected| ≤ atol +
 /// 1e-7·|expected| elementwise. An atol of 0 becomes 1e-6 for the rest of the run once an expected

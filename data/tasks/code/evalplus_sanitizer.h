@@ -8,8 +8,7 @@
 
 namespace jforge {
 
-/// Part of a task's version.
-inline constexpr const char* kEvalPlusSanitizer = "sanitize-0.3.1";
+inline constexpr const char* kEvalPlusSanitizer = "sanitize-0.3.1";  ///< Part of a task's version.
 
 struct SanitizedProgram {
   CodeRunStatus status = CodeRunStatus::completed;
@@ -21,12 +20,11 @@ struct SanitizedProgram {
 ///  1. Of the spans of at least two lines that parse as Python, takes the first with the most
 ///     non-blank lines; the first line if none parses.
 ///  2. Of its top-level statements keeps the imports (except "from __future__"), then the
-///  definitions
-///     that `entry_point` needs: itself and, transitively, all names mentioned (attributes and
-///     arguments too); all definitions without `entry_point`. Definitions are classes, functions
-///     with a return statement and non-augmented assignments, the first of each name, never
-///     decorated ones. An assignment to anything but a name is known by its value if that is one.
-///     If nothing is left, keeps the span.
+///     definitions that `entry_point` needs: itself and, transitively, all names mentioned
+///     (attributes and arguments too); all definitions without `entry_point`. Definitions are
+///     classes, functions with a return statement and non-augmented assignments, the first of each
+///     name, never decorated ones. An assignment to anything but a name is known by its value if
+///     that is one. If nothing is left, keeps the span.
 ///
 /// EvalPlus uses tree-sitter for step 2; here Python's parser does both, in the sandbox. So
 /// trailing comments of definitions are dropped, and text on which EvalPlus would crash (a NUL,

@@ -15,7 +15,7 @@ constexpr std::string_view kEvalchemyRequest =
     "the completion only. Please return all completed function in a codeblock. Here is the given "
     "code to do completion:";
 
-/// Imports and helpers above the prompt's last top-level def.
+/// Returns the imports and helpers above the prompt's last top-level def.
 std::string_view lines_above_function(std::string_view prompt) {
   const std::size_t line = prompt.rfind("\ndef ");
   return line == std::string_view::npos ? std::string_view() : prompt.substr(0, line + 1);

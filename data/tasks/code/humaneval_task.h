@@ -16,12 +16,12 @@ namespace jforge {
 ///  - evalplus: evalplus_prompt() and evalplus_stops(); 768 new tokens.
 ///
 /// Rule extract-3 (evalchemy), after thoughts (</think>): the first Python block that defines the
-/// entry point, else the first such block, else the first Python block, else the whole text; an
-/// unclosed block reaches to the end. The prompt's lines above its last top-level def precede it,
-/// or the whole prompt if it does not define the entry point. (evalchemy itself also drops
-/// everything before the entry point in the block, and cuts replies with text before the fence
-/// arbitrarily.) lm-eval: prompt + completion. Rule sanitize-0.3.1 (evalplus): evalplus_sanitize()
-/// without the prompt.
+/// entry point, else any block that does, else the first Python block, else the whole text; an
+/// unclosed block reaches to the end. The prompt's lines above its last top-level def precede the
+/// program, or the whole prompt if the program does not define the entry point. (evalchemy itself
+/// also drops everything before the entry point in the block, and cuts replies with text before the
+/// fence arbitrarily.) lm-eval: prompt + completion. Rule sanitize-0.3.1 (evalplus):
+/// evalplus_sanitize() without the prompt.
 ///
 /// Grading: humaneval runs the program, `test` and check(entry point) in 3.0 s, as OpenAI's
 /// harness; only evalchemy adds with_import_preamble() ("bare" means without). With evalplus the

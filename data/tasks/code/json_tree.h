@@ -21,7 +21,7 @@ struct JsonNode {
   std::vector<std::string> keys;  ///< An object's, parallel to `items`.
   std::vector<JsonNode> items;    ///< Elements of an array or object.
 
-  /// Returns the last member `key` of an object, or null.
+  /// Returns the value of an object's last member `key`, or null.
   [[nodiscard]] const JsonNode* find(std::string_view key) const;
 };
 

@@ -27,7 +27,7 @@ struct Example {
   std::string code;
 };
 
-/// Returns problems 2, 3 and 4.
+/// Returns problems 2, 3 and 4 of mbpp.jsonl.
 const std::array<Example, 3>& examples() {
   static const std::array<Example, 3> shown{{
       {{"Write a function to find the similar elements from the given two tuple lists.",
@@ -229,7 +229,7 @@ std::vector<TaskRecord> MbppTask::load(const std::filesystem::path& data) const 
       return number < kFirstTestProblem || number > kLastTestProblem;
     });
   }
-  for (TaskRecord& record : records) {  // The published problem numbers.
+  for (TaskRecord& record : records) {  // Ids use the published numbers.
     const std::string& id = record.fields.at("task_id");
     record.id = fmt::format("{}/{}", name(), id.substr(id.rfind('/') + 1));
   }

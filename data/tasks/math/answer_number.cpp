@@ -134,8 +134,7 @@ std::optional<std::string> canonical_fraction(bool negative, std::string_view ab
   if (rest != 1) {
     return fmt::format("{}{}/{}", negative ? "-" : "", p, q);
   }
-  // Long division; the decimal terminates.
-  std::string decimals;
+  std::string decimals;  // Long division; the decimal terminates.
   for (std::uint64_t remainder = p % q; remainder != 0;) {
     const auto wide = static_cast<unsigned __int128>(remainder) * 10;
     decimals += static_cast<char>('0' + static_cast<int>(wide / q));
@@ -144,7 +143,7 @@ std::optional<std::string> canonical_fraction(bool negative, std::string_view ab
   return canonical_decimal(negative, std::to_string(p / q), decimals);
 }
 
-/// Returns `begin` if there is no number, which may begin with a minus or "$".
+/// Returns the end of the number at `begin`, or `begin` if there is none.
 std::size_t number_end(std::string_view text, std::size_t begin) {
   std::size_t at = begin;
   if (at < text.size() && text[at] == '-') {
@@ -172,7 +171,7 @@ std::size_t number_end(std::string_view text, std::size_t begin) {
   return at > digits ? scale_at(text, at).end : begin;
 }
 
-/// In canonical form, left to right.
+/// Calls `take(canonical number)` for each number, left to right.
 template <typename Take>
 void for_each_number(std::string_view text, const Take& take) {
   for (std::size_t at = 0; at < text.size();) {
@@ -290,8 +289,7 @@ std::string plain_characters(std::string_view text) {
   for (std::size_t at = 0; at < text.size();) {
     const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[at + i]); };
     const auto continues = [&](std::size_t i) { return at + i < text.size() && byte(i) >> 6 == 2; };
-    // All replaced characters have two or three bytes.
-    std::size_t length = 1;
+    std::size_t length = 1;  // All replaced characters have two or three bytes.
     std::optional<char> plain;
     if (byte(0) >> 5 == 6 && continues(1)) {
       length = 2;

@@ -18,7 +18,7 @@ namespace jforge {
 /// other text, division by zero and fractions with over 18 digits on a side.
 [[nodiscard]] std::optional<std::string> canonical_number(std::string_view text);
 
-/// Return the canonical form of the first number, at the start of `text`, or of the last one in it:
+/// Return the canonical form of the number at the start of `text` or of the last one in it:
 /// optional minus and "$", digits with ",", decimals or an integer fraction "3/4", optional
 /// "million" etc. A "-" right after a digit or letter is not a minus.
 [[nodiscard]] std::optional<std::string> leading_number(std::string_view text);

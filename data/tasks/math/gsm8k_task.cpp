@@ -21,7 +21,7 @@ constexpr std::uint32_t kExamplesSeed = 1234;  ///< lm-eval's.
 /// Added by load(): the examples as prompt text.
 constexpr const char* kExamplesField = "examples";
 
-/// Returns the rest without blanks and a dollar sign.
+/// Returns the text after a mark, without blanks and a dollar sign.
 std::string_view behind_mark(std::string_view text, std::size_t mark) {
   std::string_view behind = text.substr(mark + kMark.size());
   behind.remove_prefix(std::min(behind.find_first_not_of(" \t"), behind.size()));
@@ -227,8 +227,7 @@ std::optional<std::string> Gsm8kTask::extract(std::string_view completion,
   const auto box = last_boxed(completion);
   auto boxed = box ? boxed_number(*box) : std::nullopt;
   auto marked = marked_number(completion);
-  // The requested form comes first.
-  auto& first = style_ == Style::cot_boxed ? boxed : marked;
+  auto& first = style_ == Style::cot_boxed ? boxed : marked;  // The requested form comes first.
   auto& second = style_ == Style::cot_boxed ? marked : boxed;
   if (first || second) {
     return first ? std::move(first) : std::move(second);

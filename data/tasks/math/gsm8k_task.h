@@ -14,8 +14,8 @@ namespace jforge {
 ///    drawn per question from gsm8k/train.jsonl(.gz) beside the test file as in lm-eval (seed 1234,
 ///    in file order); ended by "Question:", "</s>" or "<|im_end|>".
 ///
-/// Rules extract-4 (plain) and extract-5 (cot_boxed) ignore everything after the first line "####
-/// N". plain takes the last number right after "####", else that of the last \boxed{…}
+/// Rules extract-4 (plain) and extract-5 (cot_boxed) ignore the text after the first "#### N" line.
+/// plain takes the last number right after "####", else that of the last \boxed{…}
 /// (boxed_number()), else the completion's last number, or the last one after an unevaluated box;
 /// cot_boxed takes the box first. Numbers compare exactly (12.0 = 12, $1,200 = 1200).
 ///

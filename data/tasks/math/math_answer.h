@@ -21,7 +21,8 @@ struct MathAnswer {
 /// Finds the answer. Form boxed: the last "\boxed{…}" (last_boxed()); else the Minerva form, the
 /// text between the first "The final answer is" and "I hope it is correct" or the line's end; else
 /// the sentence after the last "answer is"; else the line after the last "####". Form minerva: the
-/// Minerva form first. A box in an answer in words counts alone. Skips empty answers. Linear time.
+/// Minerva form first. If an answer in words holds a box, the box's content counts. Skips empty
+/// answers. Linear time.
 [[nodiscard]] std::optional<MathAnswer> find_math_answer(std::string_view completion,
                                                          MathAnswerForm form);
 

@@ -12,10 +12,9 @@ namespace {
 constexpr std::string_view kBoxedSystem =
     "Please reason step by step, and put your final answer within \\boxed{}.";
 
-/// Bytes of an answer in a reason.
-constexpr std::size_t kQuoted = 80;
+constexpr std::size_t kQuoted = 80;  ///< Maximum bytes of an answer quoted in a reason.
 
-/// Written for this program.
+/// The examples of style 4-shot, written for this program.
 constexpr std::string_view kShots =
     R"(Problem:
 The sum of two numbers is $20$ and their difference is $4$. What is their product?

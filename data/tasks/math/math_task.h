@@ -16,9 +16,8 @@ namespace jforge {
 ///  - "qwen": system turn "Please reason step by step, and put your final answer within \boxed{}.",
 ///    the problem as the user turn (Qwen2.5-Math); 2,048.
 ///  - "4-shot": raw text "Problem:\n{p}\n\nSolution:" after four examples of our own
-///  ("own-shots-1")
-///    in the Minerva form, ended by "Problem:"; 1,024. Scores do not compare with lm-eval's
-///    minerva_math.
+///    ("own-shots-1") in the Minerva form, ended by "Problem:"; 1,024. Scores do not compare with
+///    lm-eval's minerva_math.
 ///
 /// Rule answer-2: find_math_answer() with the boxed form (4-shot: Minerva form). Rules equal-4:
 /// "string" (string_equal(), as evalchemy reports; decides the verdict) and "minerva"

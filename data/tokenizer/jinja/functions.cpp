@@ -143,7 +143,7 @@ bool is_iterable(const Value& value) {
   return value.is(Kind::undefined) || value.is(Kind::string) || value.is(Kind::mapping) ||
          value.is(Kind::loop) || value.is_sequence();
 }
-/// Returns true for undefined values, too: jinja2's undefined values have length and elements, too.
+/// Returns true for undefined values, too: jinja2's have length and elements.
 bool is_sequence(const Value& value) {
   return is_iterable(value) && !value.is(Kind::view) && !value.is(Kind::generator) &&
          !value.is(Kind::loop);

@@ -75,8 +75,7 @@ using Body = std::vector<Statement*>;
 struct ScopePlan {
   struct Variable {
     std::string_view name;
-    /// Undefined until set, even if it exists outside.
-    bool hides_outer;
+    bool hides_outer;  ///< Undefined until set, even if it exists outside.
   };
   std::vector<Variable> variables;
 };

@@ -86,8 +86,8 @@ struct Builtin;
 /// outlive it.
 struct Value {
   Kind kind = Kind::undefined;
-  /// Of undefined values. `missing`: there is no variable `text`; `undefined`: `text` is the
-  /// reason; else the kind that has no attribute `text`.
+  /// Explains an undefined value. `missing`: there is no variable `text`; `undefined`: `text` is
+  /// the reason; else the kind that has no attribute `text`.
   Kind owner = Kind::missing;
   bool safe = false;  ///< jinja2's Markup.
   union {
@@ -151,7 +151,7 @@ struct Namespace {
   void set(Runtime& runtime, std::string_view name, const Value& value);
 };
 
-/// For a rendering's memory, for a text and for all output.
+/// Limit for a rendering's memory, for a text and for all output.
 inline constexpr std::size_t kMaxBytes = std::size_t{128} << 20;
 
 /// A rendering's memory, which holds its values, and steps. Both are bounded, because templates are
