@@ -53,8 +53,8 @@ void DecodeEngine::admit(std::unique_ptr<SequenceDecoder> decoder) {
   begin_waiting();
 }
 
-/// Begins sequences as far as the cache carries them. None overtakes an older one: it would wait
-/// for as long as shorter ones come.
+/// Begins waiting sequences in order while the cache has room. Overtaking would let short sequences
+/// starve a long one.
 void DecodeEngine::begin_waiting() {
   while (!waiting_.empty()) {
     const std::size_t index = waiting_.front();
@@ -166,7 +166,7 @@ void DecodeEngine::append_branches(std::size_t slot_index) {
   }
 }
 
-/// Tokens [begin, end) of a branch; `place` is that of its first token but for the position.
+/// Appends tokens [begin, end) of a branch. `place`: the place of its first token, position unset.
 void DecodeEngine::append_rows(const DraftBranch& branch, CacheRow place, std::size_t begin,
                                std::size_t end) {
   Slot& slot = slots_[static_cast<std::size_t>(place.slot)];
@@ -223,7 +223,7 @@ SampledRow DecodeEngine::choice_of(std::size_t row_index) const {
                     .request = slot.decoder->id(),
                     .position = place.position + 1};
   if (choice.options.penalises()) {
-    // What a row sees: its sequence up to itself, or up to its fork and then its alternative.
+    // The row sees its sequence up to itself, or up to its fork and then its alternative.
     const bool alternative = place.fork_row != 0;
     const std::int32_t shared = alternative ? place.fork : place.position + 1;
     const std::int32_t own = alternative ? place.position + 1 - place.fork : 0;

@@ -22,7 +22,6 @@ namespace jforge {
 
 namespace {
 
-/// Keys of every method.
 const std::vector<DecodingKey>& sampling_keys() {
   static const std::vector<DecodingKey> keys{
       {.name = "repetition_penalty",
@@ -48,7 +47,6 @@ const std::vector<DecodingKey>& sampling_keys() {
   return keys;
 }
 
-/// "whole number", "real number" or "text".
 const char* kind_name(const DecodingValue& value) {
   constexpr std::array kNames{"whole number", "real number", "text"};
   return kNames.at(value.index());
@@ -64,8 +62,8 @@ SamplingOptions sampling_options(const DecodingSettings& settings, std::uint64_t
   return sampling;
 }
 
-/// Makes the method's requests choose their tokens as `sampling` says. What has no effect does not
-/// stand in the settings: greedy decoding is the same whatever top_p is.
+/// Makes the method's requests sample with `sampling`. Options without effect stay out of the
+/// settings, because greedy decoding does not depend on, for example, top_p.
 void apply_sampling(const SamplingOptions& sampling, DecodingMethod& method) {
   method.sampling = sampling;
   if (sampling.draws()) {
@@ -83,7 +81,7 @@ void apply_sampling(const SamplingOptions& sampling, DecodingMethod& method) {
   };
 }
 
-/// Every method of the program, by name.
+/// All methods by name.
 const std::map<std::string, MethodEntry, std::less<>>& registry() {
   static const std::map<std::string, MethodEntry, std::less<>> methods = [] {
     std::map<std::string, MethodEntry, std::less<>> all;
@@ -239,7 +237,7 @@ void validate_decoding_settings(const DecodingSettings& settings, const std::str
     }
     const double number = value.index() == 0 ? static_cast<double>(std::get<std::int64_t>(value))
                                              : std::get<double>(value);
-    // Written so that NaN is refused too.
+    // Also true for NaN.
     if (!(number >= key->minimum)) {
       throw ConfigError(fmt::format("{}.{} is {}; it must be at least {}", section, name,
                                     to_string(value), key->minimum));

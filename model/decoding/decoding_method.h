@@ -1,7 +1,6 @@
 #pragma once
 
-/// The decoding methods by name, with the settings that each of them has. A method's source file
-/// adds its rows (method_entry_internal.h).
+/// Registry of decoding methods; their source files add the entries (method_entry_internal.h).
 
 #include <cstdint>
 #include <functional>
@@ -16,56 +15,47 @@
 
 namespace jforge {
 
-/// One method with its settings bound.
+/// A method with its settings bound.
 struct DecodingMethod {
-  std::string name;   ///< As in the registry.
-  std::string label;  ///< In results and file names: the name, or with settings (variant_label).
-  /// What results depend on besides model and request, and what summaries show: `block_size` and
-  /// `window` ("none" where a method has no draft), and whatever else the method has.
+  std::string name;
+  std::string label;  ///< Shown in results and file names: the name or variant_label().
+  /// What results depend on besides model and request. Always has `block_size` and `window`.
   nlohmann::ordered_json settings;
-  /// Completions of each problem, decoded from requests of their own (problem_set.h, sample_id);
-  /// the request's id names a sample's random stream.
+  /// Each is a request whose id selects the random stream (problem_set.h, sample_id).
   std::int32_t samples_per_problem = 1;
-  /// Whether its tokens must be the baseline's, where that samples as it does (CPU float32).
+  /// Whether tokens must equal the baseline's under the same sampling (CPU, float32).
   bool equals_baseline = true;
-  /// How tokens are chosen; of the requests that `make` is given it takes the place.
+  /// Replaces the sampling of requests given to `make`.
   SamplingOptions sampling = {};
-  /// A decoder for one request.
   std::function<std::unique_ptr<SequenceDecoder>(DecodeRequest)> make;
 };
 
-/// The method `name`, label as its name:
-///  - "ar": one token per forward: the baseline;
-///  - "jacobi": Jacobi iteration in the running-window form, which is the one for plain generation
-///    (METHOD.md §6.2): the draft is refilled to block_size after every forward;
-///  - "jacobi_shrinking": the form that makes trajectories (§1): a draft shrinks until its block is
-///    complete;
+/// Returns the method `name`:
+///  - "ar": one token per forward, the baseline;
+///  - "jacobi": running window (METHOD.md §6.2), for plain generation;
+///  - "jacobi_shrinking": shrinking window, which makes trajectories (§1);
 ///  - "lookahead": lookahead decoding (§6.3), a baseline;
-///  - "mr": multi-block decoding with rejection recycling (§6.3). With variant "paper" pseudo
-///  blocks
-///    begin as copies of the real-active draft; with "authors" they also stand on every row, and
-///    the pool has verification_size sequences;
-///  - "mr_lookup": the same with what "prompt_lookup" would draft as the first candidate;
+///  - "mr": multi-block decoding with rejection recycling (§6.3). Variant "paper":
+///    SpawnMode::clone; "authors": also pseudo_on_every_row, and the pool holds verification_size
+///    sequences;
+///  - "mr_lookup": "mr" whose first candidate is the draft of "prompt_lookup";
 ///  - "prompt_lookup": drafts copied from prompt and answer (§6.3), a baseline.
-/// Keys that the method has are taken from `settings`, or their defaults; others are ignored. All
-/// have the keys of sampling (temperature, top_p, top_k, repetition_penalty; SamplingOptions).
-/// `seed` is that of the random streams of drafts and sampling. Throws ConfigError listing the
-/// known names, or for a value that the method refuses.
+/// All have the sampling keys (SamplingOptions). Missing keys take defaults; keys of other methods
+/// are ignored. `seed` seeds drafts and sampling. Throws ConfigError for an unknown name or invalid
+/// value.
 [[nodiscard]] DecodingMethod make_decoding_method(std::string_view name,
                                                   const DecodingSettings& settings,
                                                   std::uint64_t seed);
 
-/// Name of the method that others are compared with.
 inline constexpr std::string_view kBaselineMethod = "ar";
 
-/// All names, sorted.
+/// Sorted.
 [[nodiscard]] std::vector<std::string> decoding_method_names();
-/// Keys that the method has, sorted. ConfigError as make_decoding_method.
+/// Sorted. Throws ConfigError for an unknown name.
 [[nodiscard]] std::vector<std::string> decoding_method_keys(std::string_view name);
-/// Throws ConfigError that begins with `shown`, and names what there is, where `method` does not
-/// have `key`.
+/// Throws ConfigError, beginning with `shown`, if the method lacks `key`.
 void expect_method_has(std::string_view method, const std::string& key, const std::string& shown);
-/// "jacobi.block_size=8": the method's name and settings that tell it from its other variants.
+/// Returns, for example, "jacobi.block_size=8".
 [[nodiscard]] std::string variant_label(std::string_view name, const DecodingSettings& settings);
 
 }  // namespace jforge

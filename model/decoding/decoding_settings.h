@@ -1,7 +1,6 @@
 #pragma once
 
-/// Settings of decoding methods, by key. The same keys stand in [evaluate], tell the variants of a
-/// method apart, and are the axes of [sweep].
+/// Settings of decoding methods, as in [evaluate], method variants and [sweep].
 
 #include <cstdint>
 #include <limits>
@@ -14,39 +13,34 @@
 
 namespace jforge {
 
-/// A whole number, a real one or a word, as the key's default has it.
+/// Has the type of the key's default.
 using DecodingValue = std::variant<std::int64_t, double, std::string>;
 using DecodingSettings = std::map<std::string, DecodingValue, std::less<>>;
 
-/// One key that at least one method has.
 struct DecodingKey {
   std::string name;
-  DecodingValue fallback;  ///< Value where the configuration names none; its type is the key's.
-  double minimum = 1;      ///< Least number allowed.
+  DecodingValue fallback;  ///< Its type is the key's type.
+  double minimum = 1;
   double maximum = std::numeric_limits<double>::max();
-  std::vector<std::string> words = {};  ///< Values of a word.
-  std::string meaning;                  ///< One line for the configuration's reference.
+  std::vector<std::string> words = {};  ///< Allowed values of a text key.
+  std::string meaning;                  ///< For the configuration reference.
 };
 
-/// Every key of every method, sorted by name.
+/// Returns every key of every method, sorted.
 [[nodiscard]] const std::vector<DecodingKey>& decoding_keys();
-/// The key of that name, which must exist.
+/// Requires: the key exists.
 [[nodiscard]] const DecodingKey& decoding_key(std::string_view name);
-/// All keys with their defaults.
 [[nodiscard]] DecodingSettings default_decoding_settings();
-/// Sets what "KEY=VALUE" says. Throws ConfigError for a key that no method has and for a value of
-/// another type than the key's.
+/// Sets a key from "KEY=VALUE". Throws ConfigError for an unknown key or a value of another type.
 void assign_decoding_setting(DecodingSettings& settings, std::string_view assignment);
-/// Of a command: the block size, then what each "KEY=VALUE" says. Throws as above, for a key that
-/// is given twice, and for one that `method` does not have: it would change nothing. The block size
-/// alone is any method's, since every command has one.
+/// Returns a command's block size and assignments. Throws as above, for a key given twice, and for
+/// one that `method` lacks; block_size is always allowed, because every command has one.
 [[nodiscard]] DecodingSettings command_settings(std::string_view method, std::int32_t block_size,
                                                 std::span<const std::string> assignments);
-/// "8", "0.85".
+/// Returns text such as "8" or "0.85".
 [[nodiscard]] std::string to_string(const DecodingValue& value);
-/// Refuses unknown keys, values of another type, unknown words, numbers below the key's minimum or
-/// above its maximum and whole numbers of 2^31 and more. Throws ConfigError with `section` before
-/// the key.
+/// Throws ConfigError, naming `section` and key, for unknown keys or words, wrong types and numbers
+/// out of bounds or of 2^31 and more.
 void validate_decoding_settings(const DecodingSettings& settings, const std::string& section);
 
 }  // namespace jforge

@@ -1,7 +1,6 @@
 #pragma once
 
-/// What the methods that verify drafts have in common: the known part of an answer, what a forward
-/// adds to it, and where it ends. For this folder only.
+/// Common base of the methods that verify drafts. For this folder only.
 
 #include <algorithm>
 #include <cstdint>
@@ -16,12 +15,11 @@
 
 namespace jforge {
 
-/// Answers and drafts that memory is reserved for at once. No more than usual ones: an absurd T or
-/// n must fail at the slot capacity, not here.
+/// Limits up-front reservations, so that an absurd T or n fails at the slot capacity instead.
 inline constexpr std::int64_t kUsualTokens = 4096;
 
-/// a = 1 + leading j with draft[j + 1] == predictions[j]: how many tokens of a draft whose first is
-/// right are.
+/// Returns a = 1 + leading j with draft[j + 1] == predictions[j] (METHOD.md §1). Requires: draft[0]
+/// is right.
 [[nodiscard]] inline std::size_t count_accepted(std::span<const TokenId> draft,
                                                 std::span<const TokenId> predictions) {
   std::size_t accepted = 1;
@@ -31,14 +29,13 @@ inline constexpr std::int64_t kUsualTokens = 4096;
   return accepted;
 }
 
-/// The random stream that a block's drafts are drawn from.
 [[nodiscard]] inline RandomStream draft_stream(std::uint64_t seed, std::uint64_t round, PromptId id,
                                                std::int64_t block) {
   return RandomStream(seed, RandomPurpose::jacobi_draft, round, static_cast<std::uint64_t>(id),
                       static_cast<std::uint64_t>(block));
 }
 
-/// Lengthens a draft to `length` tokens, drawn with replacement from `context`.
+/// Extends `draft` with tokens drawn from `context` with replacement.
 inline void fill_draft(std::vector<TokenId>& draft, std::size_t length,
                        std::span<const TokenId> context, RandomStream& stream) {
   while (draft.size() < length) {
@@ -46,10 +43,9 @@ inline void fill_draft(std::vector<TokenId>& draft, std::size_t length,
   }
 }
 
-/// What to go on with as the text did before: of the newest earlier occurrence of the last tokens
-/// of `known`, of as many as occur, at most `match_length`, the last one and all that follows,
-/// without the last token of `known`, which repeats the first of them. So they are one period of
-/// the text that goes on alike. Empty where the last token never stood before.
+/// Returns one period of the text's continuation: what followed the newest earlier occurrence of
+/// the longest suffix of `known`, of at most `match_length` tokens, from that suffix's last token
+/// on, without the last token of `known`. Empty if the last token did not occur before.
 [[nodiscard]] inline std::span<const TokenId> find_period(std::span<const TokenId> known,
                                                           std::size_t match_length) {
   const std::span<const TokenId> before = known.first(known.size() - 1);
@@ -62,7 +58,7 @@ inline void fill_draft(std::vector<TokenId>& draft, std::size_t length,
   return {};
 }
 
-/// `draft` becomes `length` tokens of a text of that period, none where that is empty.
+/// Sets `draft` to `length` tokens of the repeated period; empty if `period` is.
 inline void repeat_period(std::span<const TokenId> period, std::size_t length,
                           std::vector<TokenId>& draft) {
   draft.clear();
@@ -104,11 +100,10 @@ class DraftDecoder : public SequenceDecoder {
     }
   }
 
-  /// The prompt, as the first branch to forward.
   [[nodiscard]] DraftBranch prompt_branch() const {
     return {.tokens = context_, .first_output = context_.size() - 1};
   }
-  /// The first token of the answer; the cache holds the prompt.
+  /// Returns the answer's first token.
   [[nodiscard]] TokenId finish_prefill(std::span<const BranchOutcome> outcomes) {
     expect(outcomes.size() == 1 && outcomes[0].predictions.size() == 1,
            "a prefill wants one prediction");
@@ -117,11 +112,11 @@ class DraftDecoder : public SequenceDecoder {
     result_.prefill_forwards = 1;
     return outcomes[0].predictions[0];
   }
-  /// Committed tokens of the answer: all that are known but the newest, which begins the draft.
+  /// All known tokens but the newest, which begins the draft.
   [[nodiscard]] std::size_t answer_length() const {
     return context_.size() - request_.prompt.size();
   }
-  /// Rows of a draft whose predictions can still be of use: what a forward can add before T.
+  /// Draft rows that can still add tokens before T.
   [[nodiscard]] std::size_t tokens_left() const {
     return static_cast<std::size_t>(request_.max_new_tokens) - (answer_length() + 1);
   }
@@ -131,8 +126,7 @@ class DraftDecoder : public SequenceDecoder {
     kv_length_ += static_cast<std::int64_t>(tokens.size());
     result_.accepted.push_back(static_cast<std::int32_t>(tokens.size()));
   }
-  /// A forward has made known: draft_1 … draft_{a−1} and the correction. Commits and, where the
-  /// answer ends, finishes: at the first eos among them, or at T, which no draft reaches beyond.
+  /// Commits the accepted tokens. Finishes and returns true at the first eos or at T.
   bool commit_and_test_end(std::span<const TokenId> draft, std::size_t accepted,
                            TokenId correction) {
     const auto known = draft.first(accepted);
@@ -142,7 +136,7 @@ class DraftDecoder : public SequenceDecoder {
     commit(known.first(static_cast<std::size_t>(eos - known.begin())));
     return test_end(newest);
   }
-  /// Whether `newest`, the token behind the committed ones, ends the answer: then it is finished.
+  /// Finishes if `newest`, which follows the committed tokens, ends the answer.
   bool test_end(TokenId newest) {
     const bool eos = request_.is_eos(newest);
     if (!eos && std::cmp_less(answer_length() + 1, request_.max_new_tokens)) {
@@ -159,19 +153,17 @@ class DraftDecoder : public SequenceDecoder {
     finished_ = true;
   }
 
-  /// The random stream of a block's fillers.
   [[nodiscard]] RandomStream draft_stream(std::uint64_t seed, std::uint64_t round,
                                           std::int64_t block) const {
     return jforge::draft_stream(seed, round, request_.id, block);
   }
-  /// Lengthens a draft to `length` tokens, drawn with replacement from all ids so far.
   void fill(std::vector<TokenId>& draft, std::size_t length, RandomStream& stream) const {
     fill_draft(draft, length, context_, stream);
   }
 
   DecodeRequest request_;
   DecodeResult result_;
-  std::vector<TokenId> context_;  ///< Prompt and committed tokens: what drafts are drawn from.
+  std::vector<TokenId> context_;  ///< Prompt and committed tokens.
   std::int64_t kv_length_ = 0;
   bool prefilling_ = true;
   bool finished_ = false;

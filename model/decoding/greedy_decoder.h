@@ -6,7 +6,7 @@
 
 namespace jforge {
 
-/// One token per forward.
+/// Decodes one token per forward.
 [[nodiscard]] std::unique_ptr<SequenceDecoder> make_greedy_decoder(DecodeRequest request);
 
 }  // namespace jforge

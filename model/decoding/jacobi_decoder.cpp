@@ -83,7 +83,7 @@ class JacobiDecoder final : public DraftDecoder {
   [[nodiscard]] RandomStream stream_of(std::int64_t block) const {
     return draft_stream(options_.seed, options_.round, block);
   }
-  /// Length of a new draft: n, or, where blocks need not be complete, what a forward can still add.
+  /// Length of a new draft: n, or, outside trajectory mode, at most the remaining length.
   [[nodiscard]] std::size_t draft_length() const {
     return options_.complete_blocks ? block_size() : std::min(block_size(), tokens_left());
   }
@@ -97,7 +97,6 @@ class JacobiDecoder final : public DraftDecoder {
     }
   }
 
-  /// A fresh draft whose first token is known; the rest is drawn from all ids so far.
   void start_draft(TokenId first) {
     draft_.assign(1, first);
     if (options_.window == DraftWindow::shrinking) {
@@ -122,10 +121,9 @@ class JacobiDecoder final : public DraftDecoder {
     ++block.states_seen;
   }
 
-  /// Trajectory mode.
   void advance_block(std::size_t accepted, std::span<const TokenId> predictions) {
     if (accepted == draft_.size() && known_block_is_last()) {
-      // The prediction behind the last block belongs to no answer.
+      // The token predicted after the last block is not part of the answer.
       commit(std::span(draft_).first(accepted - 1));
       draft_.erase(draft_.begin(), draft_.end() - 1);
     } else {
@@ -135,8 +133,7 @@ class JacobiDecoder final : public DraftDecoder {
     finish_if_known();
   }
 
-  /// A last block of which only the newest token is uncommitted is at its fixed point: a forward
-  /// over that token would predict what nobody needs.
+  /// Avoids a forward over the last block's newest token, which would predict nothing useful.
   void finish_if_known() {
     if (draft_.size() == 1 && known_block_is_last()) {
       context_.push_back(draft_.front());
@@ -144,7 +141,7 @@ class JacobiDecoder final : public DraftDecoder {
     }
   }
 
-  /// Of a block whose draft is right to its end: whether no other follows.
+  /// Requires: the current draft is right to its end.
   [[nodiscard]] bool known_block_is_last() const {
     const auto is_eos = [this](TokenId token) { return request_.is_eos(token); };
     return block_ + 1 == num_blocks_ ||
@@ -153,13 +150,12 @@ class JacobiDecoder final : public DraftDecoder {
            std::ranges::any_of(draft_, is_eos);
   }
 
-  /// Shrinking window: the rest of the block, or the next block.
   void shrink(std::size_t accepted, std::span<const TokenId> predictions) {
     if (accepted < draft_.size()) {
-      // The last one is of the block behind this one.
+      // The last prediction belongs to the next block.
       keep_predictions(accepted, predictions.size() - 1, predictions);
-      // Every such state is new (its first draft token is a correction) and the last one recorded
-      // is the fixed point, because the forward that ends a block changes nothing.
+      // Each recorded state is new: its first draft token is a correction. The last one is the
+      // fixed point, because the forward that completes a block changes nothing.
       if (options_.record_states) {
         record_state();
       }
@@ -169,16 +165,14 @@ class JacobiDecoder final : public DraftDecoder {
     start_draft(predictions.back());
   }
 
-  /// The next draft, or what it begins with: the predictions from the one behind the accepted
-  /// tokens to `end`.
+  /// Keeps the predictions from the correction up to `end` as the next draft.
   void keep_predictions(std::size_t accepted, std::size_t end,
                         std::span<const TokenId> predictions) {
     const auto kept = predictions.first(end).subspan(accepted - 1);
     draft_.assign(kept.begin(), kept.end());
   }
 
-  /// Trajectory mode: the answer proper ends at T and after the first eos, which the blocks run
-  /// past.
+  /// Trajectory mode: cuts the answer at T and after the first eos, which the blocks may exceed.
   void finish_blocks() {
     const auto limit = request_.prompt.size() +
                        std::min(static_cast<std::size_t>(request_.max_new_tokens), answer_length());

@@ -37,7 +37,7 @@ class LookaheadDecoder final : public DraftDecoder {
   }
 
   [[nodiscard]] std::span<const DraftBranch> pending() const override { return branches_; }
-  /// The window is the wider the fewer levels it has yet.
+  /// The window has more columns while it has fewer levels.
   [[nodiscard]] std::int64_t max_branch_rows() const override {
     const std::int64_t most = options_.ngram - 1;
     std::int64_t rows = 0;
@@ -63,13 +63,12 @@ class LookaheadDecoder final : public DraftDecoder {
   }
 
  private:
-  /// Levels of the whole window: an n-gram is a column and what is predicted behind it.
+  /// Levels of the full window: an n-gram is a column and its prediction.
   [[nodiscard]] std::size_t most_levels() const {
     return static_cast<std::size_t>(options_.ngram) - 1;
   }
 
-  /// One level of drawn tokens, by so many columns wider as levels are missing: each forward that
-  /// adds a level costs a column.
+  /// Each forward that adds a level drops a column.
   void start_window() {
     RandomStream stream = draft_stream(options_.seed, options_.round, 0);
     first_level_.assign(1, newest_);
@@ -83,7 +82,7 @@ class LookaheadDecoder final : public DraftDecoder {
     ++result_.forwards;
     const std::int64_t known = kv_length_;
     const std::size_t winner = find_winner(outcomes);
-    // The n-grams that were verified lie in the pool, which the window changes.
+    // Read before move_window() changes the pool, which holds the verified n-grams.
     const TokenId correction =
         winner == 0 ? outcomes[0].predictions[0] : outcomes[winner].predictions[draft_.size() - 2];
     move_window(outcomes);
@@ -93,8 +92,7 @@ class LookaheadDecoder final : public DraftDecoder {
     return {.branch = winner, .rows = winner == 0 ? rows : std::max<std::int64_t>(rows - 1, 0)};
   }
 
-  /// The branch of the n-gram that is right for longest, or 0. The draft becomes the newest token
-  /// and what is right behind it.
+  /// Returns the branch of the longest right n-gram, or 0; sets draft_ to the right tokens.
   std::size_t find_winner(std::span<const BranchOutcome> outcomes) {
     const TokenId next = outcomes[0].predictions[0];
     draft_.assign(1, newest_);
@@ -113,10 +111,10 @@ class LookaheadDecoder final : public DraftDecoder {
     return winner;
   }
 
-  /// What was predicted behind a column becomes its newest level. The window then stands a position
-  /// further on: the whole one loses its oldest level, one that still grows its first column.
+  /// Appends each column's prediction as its newest level. A full window then drops its oldest
+  /// level, a growing one its first column.
   void move_window(std::span<const BranchOutcome> outcomes) {
-    // Close to T fewer columns are forwarded, and never more again.
+    // Near T columns are dropped for good.
     columns_.resize(num_columns_);
     for (std::size_t j = 0; j < num_columns_; ++j) {
       const bool alone = columns_[j].size() == 1;
@@ -137,11 +135,12 @@ class LookaheadDecoder final : public DraftDecoder {
     }
   }
 
-  /// The branches: the newest token, the other columns' first level, each column from its second
-  /// level on, then the n-grams that are verified.
+  /// Branches: the newest token, the first level of the other columns, each column from its second
+  /// level on, then the n-grams to verify.
   void assemble() {
     const std::size_t levels = columns_.empty() ? 1 : columns_[0].size();
-    // A column ends levels − 1 positions behind its begin, and no row may be of no use before T.
+    // A column ends levels − 1 positions after its start, and every row must still be useful before
+    // T.
     const std::size_t most = std::max(tokens_left() + 1, levels) - levels;
     num_columns_ = std::min(columns_.size(), most);
     first_level_.assign(1, newest_);
@@ -174,7 +173,7 @@ class LookaheadDecoder final : public DraftDecoder {
     }
   }
 
-  /// One that forks off behind the first level's column `column`.
+  /// Adds an alternative that forks after column `column` of the first level.
   void add_alternative(std::int64_t column, std::span<const TokenId> tokens,
                        std::size_t first_output) {
     branches_.push_back({.first_position = kv_length_ + 1 + column,
@@ -185,8 +184,8 @@ class LookaheadDecoder final : public DraftDecoder {
 
   LookaheadOptions options_;
   TokenId newest_ = 0;
-  std::vector<std::vector<TokenId>> columns_;  ///< Each the tokens of all levels.
-  std::size_t num_columns_ = 0;                ///< Of them forwarded.
+  std::vector<std::vector<TokenId>> columns_;  ///< Tokens of all levels.
+  std::size_t num_columns_ = 0;                ///< Forwarded columns.
   NgramPool pool_;
   std::vector<TokenId> first_level_;  ///< Of the forwarded columns.
   std::vector<TokenId> draft_;        ///< The newest token and the right part of the best n-gram.

@@ -1,6 +1,6 @@
 #pragma once
 
-/// What a decoding method's source file adds to the registry in decoding_method.cpp.
+/// What a method's source file registers in decoding_method.cpp.
 
 #include <cstdint>
 #include <memory>
@@ -14,20 +14,19 @@
 
 namespace jforge {
 
-// Upper bounds far beyond what pays, so that a mistyped value is reported by its key instead of by
-// the memory that it takes.
+// Upper bounds far above useful values: a typo is reported with its key instead of exhausting
+// memory.
 inline constexpr double kMaxDraftTokens = 1 << 20;
 inline constexpr double kMaxDrafts = 1024;
 
-/// One method.
 struct MethodEntry {
   std::string name;
-  std::vector<DecodingKey> keys;  ///< Besides the keys of sampling, which every method has.
-  /// Returns the method without name, label and sampling. The settings hold all of its keys.
+  std::vector<DecodingKey> keys;  ///< Without the sampling keys.
+  /// Returns the method without name, label and sampling. Requires: `settings` has all keys.
   DecodingMethod (*make)(const DecodingSettings& settings, std::uint64_t seed);
 };
 
-/// Checks `options` and returns the method whose decoders `make` builds with them.
+/// Validates `options` and returns the method whose decoders `make` builds with them.
 template <class Options>
 [[nodiscard]] DecodingMethod method_of(const Options& options,
                                        std::unique_ptr<SequenceDecoder> (*make)(DecodeRequest,
@@ -42,16 +41,15 @@ template <class Options>
   return method;
 }
 
-// Keys that several methods have.
+// Keys of several methods.
 [[nodiscard]] DecodingKey block_size_key();
 [[nodiscard]] DecodingKey match_length_key();
 
-// Values of keys. Require: the settings hold the key with a value of this type.
+// Return a key's value. Require: the settings hold it with this type.
 [[nodiscard]] double real_number(const DecodingSettings& settings, std::string_view key);
 [[nodiscard]] std::int32_t whole_number(const DecodingSettings& settings, std::string_view key);
 [[nodiscard]] const std::string& text(const DecodingSettings& settings, std::string_view key);
 
-// The methods of each source file.
 [[nodiscard]] std::vector<MethodEntry> greedy_methods();
 [[nodiscard]] std::vector<MethodEntry> jacobi_methods();
 [[nodiscard]] std::vector<MethodEntry> lookahead_methods();

@@ -17,7 +17,7 @@ void MultiBlockOptions::validate() const {
         "1, ngram_pool {} and match_length {} at least 0",
         block_size, blocks, verification_size, ngram_pool, match_length));
   }
-  // Written so that NaN is refused too.
+  // Also true for NaN.
   if (!(spawn_ratio > 0 && spawn_ratio <= 1)) {
     throw ConfigError(fmt::format(
         "multi-block decoding: spawn_ratio is {}; it must be above 0 and at most 1", spawn_ratio));
@@ -26,12 +26,12 @@ void MultiBlockOptions::validate() const {
 
 namespace {
 
-/// A block behind the real-active one (METHOD.md §6.3). It is forwarded behind the draft; what it
-/// accepts is provisional and neither committed nor looked at for an end of sequence.
+/// A block after the real-active one (METHOD.md §6.3). Its accepted tokens are provisional: not
+/// committed, not tested for an end of sequence.
 struct PseudoBlock {
   std::vector<TokenId> tokens;
-  std::size_t accepted = 0;   ///< Leading tokens that a forward has confirmed after those before.
-  TokenId continuation = -1;  ///< Predicted behind the block; −1 before its first forward.
+  std::size_t accepted = 0;   ///< Leading tokens confirmed by a forward.
+  TokenId continuation = -1;  ///< Predicted after the block; −1: not forwarded yet.
 };
 
 class MultiBlockDecoder final : public DraftDecoder {
@@ -42,7 +42,7 @@ class MultiBlockDecoder final : public DraftDecoder {
         pool_((options.validate(), static_cast<std::size_t>(options.ngram_pool))),
         pseudo_blocks_(static_cast<std::size_t>(options.blocks) - 1),
         candidates_(static_cast<std::size_t>(options.verification_size) - 1) {
-    // A hair less, so that a product like 0.35 · 20 is not rounded up to 8.
+    // The epsilon keeps a product such as 0.35 · 20 from rounding up to 8.
     const double wanted = options.spawn_ratio * static_cast<double>(options.block_size) - 1e-9;
     threshold_ = static_cast<std::size_t>(std::max(1.0, std::ceil(wanted)));
     const auto usual = static_cast<std::size_t>(
@@ -66,7 +66,7 @@ class MultiBlockDecoder final : public DraftDecoder {
   }
 
   [[nodiscard]] std::span<const DraftBranch> pending() const override { return branches_; }
-  /// A candidate shares its first token with the plain draft at least.
+  /// A candidate shares the first token at least.
   [[nodiscard]] std::int64_t max_branch_rows() const override {
     const std::int64_t blocks = options_.pseudo_on_every_row ? options_.blocks : 1;
     const std::int64_t row =
@@ -91,13 +91,13 @@ class MultiBlockDecoder final : public DraftDecoder {
   }
 
  private:
-  /// Another draft for the real-active block: the plain one before `fork`, then `tokens`.
+  /// The plain draft up to `fork`, then `tokens`.
   struct Candidate {
     std::size_t fork = 0;
     std::vector<TokenId> tokens;
-    std::vector<TokenId> row;  ///< These and the pseudo blocks', where every row has them.
+    std::vector<TokenId> row;  ///< pseudo_on_every_row: `tokens` and the pseudo blocks'.
   };
-  /// The branch that is right for longest; the plain draft is branch 0.
+  /// The plain draft is branch 0.
   struct Winner {
     std::size_t branch = 0;
     std::size_t accepted = 0;
@@ -109,7 +109,7 @@ class MultiBlockDecoder final : public DraftDecoder {
   [[nodiscard]] std::size_t block_size() const {
     return static_cast<std::size_t>(options_.block_size);
   }
-  /// Rows of a block: n, or what is left of T; 0 behind the last one.
+  /// Rows of a block: n or the rest of T; 0 after the last block.
   [[nodiscard]] std::size_t block_length(std::int64_t block) const {
     const std::int64_t rows_left = request_.max_new_tokens - 1 - block * options_.block_size;
     return static_cast<std::size_t>(std::clamp<std::int64_t>(rows_left, 0, options_.block_size));
@@ -150,7 +150,7 @@ class MultiBlockDecoder final : public DraftDecoder {
     return commit;
   }
 
-  /// A candidate goes on where the plain draft fails, so only one that forks there can be longer.
+  /// Only a candidate that forks where the plain draft fails can be longer.
   [[nodiscard]] Winner find_winner(std::span<const BranchOutcome> outcomes) const {
     const std::span<const TokenId> plain = outcomes[0].predictions;
     const std::size_t accepted = count_accepted(draft_, plain);
@@ -170,8 +170,7 @@ class MultiBlockDecoder final : public DraftDecoder {
     return winner;
   }
 
-  /// Makes the winner's draft and predictions those of the real-active block; returns how many of
-  /// its rows are the plain draft's.
+  /// Returns how many of the winner's rows are the plain draft's.
   std::size_t adopt(const Winner& winner, std::span<const BranchOutcome> outcomes) {
     const std::span<const TokenId> plain = outcomes[0].predictions;
     if (winner.branch == 0) {
@@ -188,7 +187,6 @@ class MultiBlockDecoder final : public DraftDecoder {
     return candidate.fork;
   }
 
-  /// What all blocks held in this forward: text of which a rejection throws a part away.
   void remember_forwarded() {
     text_.assign(context_.begin() + static_cast<std::ptrdiff_t>(block_begin_), context_.end());
     text_.insert(text_.end(), draft_.begin(), draft_.end());
@@ -199,10 +197,9 @@ class MultiBlockDecoder final : public DraftDecoder {
     pool_.push(text_);
   }
 
-  /// By what the winner's row predicts, where it carries them, else by the plain row.
   void refine_pseudo_blocks(const Winner& winner, std::span<const BranchOutcome> outcomes) {
     const bool of_winner = options_.pseudo_on_every_row && winner.branch != 0;
-    std::span<const TokenId> rest;  // Of the winner's row: predictions of the blocks to come.
+    std::span<const TokenId> rest;
     if (of_winner) {
       const Candidate& candidate = candidates_[winner.branch - 1 - num_forwarded_pseudo_];
       rest = outcomes[winner.branch].predictions.subspan(candidate.tokens.size());
@@ -215,7 +212,7 @@ class MultiBlockDecoder final : public DraftDecoder {
         rest = rest.subspan(block.tokens.size());
       }
       if (predictions.empty()) {
-        continue;  // converged; forwarded for those behind it
+        continue;  // converged; forwarded for later blocks
       }
       const std::size_t more =
           count_accepted(std::span(block.tokens).subspan(block.accepted), predictions);
@@ -226,8 +223,7 @@ class MultiBlockDecoder final : public DraftDecoder {
     }
   }
 
-  /// The real-active block is complete and `first` known behind it: the next pseudo block becomes
-  /// real-active, verified anew from its first token on, or a fresh one begins.
+  /// Makes the next pseudo block real-active; it is verified from its first token, `first`.
   void promote(TokenId first) {
     ++block_;
     if (num_pseudo_ == 0) {
@@ -242,7 +238,7 @@ class MultiBlockDecoder final : public DraftDecoder {
     --num_pseudo_;
   }
 
-  /// As the shrinking window does (jacobi_decoder.cpp), from the same random stream.
+  /// Draws the same as the shrinking window (jacobi_decoder.cpp).
   void start_block(TokenId first) {
     block_begin_ = context_.size();
     draft_.assign(1, first);
@@ -250,7 +246,6 @@ class MultiBlockDecoder final : public DraftDecoder {
     fill(draft_, block_length(block_), stream);
   }
 
-  /// One more pseudo block when the newest has come far enough.
   void spawn() {
     if (num_pseudo_ == pseudo_blocks_.size()) {
       return;
@@ -280,7 +275,7 @@ class MultiBlockDecoder final : public DraftDecoder {
     fill(spawned.tokens, length, stream);
   }
 
-  /// Continues a draft of one token with the newest sequence that holds it.
+  /// Continues a one-token draft from the pool.
   void recycle_into(std::vector<TokenId>& draft, std::size_t length) const {
     for (std::size_t i = 0; i < pool_.size(); ++i) {
       const std::span<const TokenId> found = pool_.from(i, draft[0]);
@@ -292,9 +287,9 @@ class MultiBlockDecoder final : public DraftDecoder {
     }
   }
 
-  /// Up to verification_size − 1 different drafts that begin as the plain one does: what followed
-  /// the last tokens where they stood before, as long as it is, then each sequence of the pool from
-  /// its first such token on, newest first, cut to its length or completed with its own end.
+  /// Candidates begin with the plain draft's first token: first what followed the last tokens
+  /// earlier in the text, then the pool, newest first. They are completed with the plain draft's
+  /// end.
   void find_candidates() {
     num_candidates_ = 0;
     if (options_.match_length > 0) {
@@ -309,7 +304,7 @@ class MultiBlockDecoder final : public DraftDecoder {
     }
   }
 
-  /// `all` begins as the plain draft does, where it is not empty.
+  /// Requires: `all` is empty or begins with the plain draft's first token.
   void add_candidate(std::span<const TokenId> all) {
     if (num_candidates_ == candidates_.size()) {
       return;
@@ -346,7 +341,7 @@ class MultiBlockDecoder final : public DraftDecoder {
     const auto converged = [](const PseudoBlock& block) {
       return block.accepted == block.tokens.size();
     };
-    // Nobody needs what lies behind the last block that is still refined.
+    // Converged pseudo blocks are forwarded only for later ones that are not.
     while (num_forwarded_pseudo_ > 0 && converged(pseudo_blocks_[num_forwarded_pseudo_ - 1])) {
       --num_forwarded_pseudo_;
     }
@@ -369,12 +364,12 @@ class MultiBlockDecoder final : public DraftDecoder {
   }
 
   MultiBlockOptions options_;
-  std::size_t threshold_ = 1;  ///< Accepted tokens of the newest block that spawn the next.
+  std::size_t threshold_ = 1;  ///< Accepted tokens that spawn a block.
   NgramPool pool_;
-  std::vector<TokenId> draft_;              ///< Of the real-active block: what is not committed.
-  std::vector<TokenId> predictions_;        ///< After each of its tokens.
-  TokenId continuation_ = 0;                ///< The last of them.
-  std::vector<PseudoBlock> pseudo_blocks_;  ///< The first num_pseudo_ are in use, in order.
+  std::vector<TokenId> draft_;        ///< Of the real-active block.
+  std::vector<TokenId> predictions_;  ///< After each token of draft_.
+  TokenId continuation_ = 0;
+  std::vector<PseudoBlock> pseudo_blocks_;  ///< The first num_pseudo_ are in use.
   std::size_t num_pseudo_ = 0;
   std::size_t num_forwarded_pseudo_ = 0;
   std::vector<Candidate> candidates_;  ///< The first num_candidates_ are in use.
@@ -382,8 +377,8 @@ class MultiBlockDecoder final : public DraftDecoder {
   std::vector<TokenId> repeated_;
   std::vector<DraftBranch> branches_;
   std::vector<TokenId> text_;
-  std::size_t block_begin_ = 0;  ///< Index in context_ of the real-active block's first token.
-  std::int64_t block_ = 0;       ///< The real-active one.
+  std::size_t block_begin_ = 0;  ///< Of the real-active block in context_.
+  std::int64_t block_ = 0;
 };
 
 }  // namespace
@@ -401,7 +396,7 @@ DecodingMethod multi_block_method(MultiBlockOptions options, const DecodingSetti
   options.blocks = whole_number(settings, "blocks");
   options.spawn_ratio = real_number(settings, "spawn_ratio");
   options.verification_size = whole_number(settings, "verification_size");
-  // The authors' pool counts the rows of a forward.
+  // The authors' pool has as many sequences as a forward has drafts.
   options.ngram_pool = options.pseudo_on_every_row ? options.verification_size
                                                    : whole_number(settings, "ngram_pool");
   options.seed = seed;

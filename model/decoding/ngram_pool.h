@@ -10,25 +10,25 @@
 
 namespace jforge {
 
-/// The newest `capacity` different sequences, first in, first out.
+/// Keeps the newest `capacity` different sequences, first in, first out.
 class NgramPool {
  public:
   explicit NgramPool(std::size_t capacity) : entries_(capacity) {}
 
-  /// Room for sequences of so many tokens: shorter ones will allocate nothing.
+  /// Reserves memory for sequences of up to `tokens` tokens.
   void reserve(std::size_t tokens);
-  /// Keeps `sequence`, and drops the oldest where there is no room. One that is kept already, or
-  /// too short to continue anything (fewer than two tokens), changes nothing.
+  /// Adds `sequence`, dropping the oldest if the pool is full. Ignores one that is already kept or
+  /// has fewer than two tokens.
   void push(std::span<const TokenId> sequence);
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  /// The i-th newest sequence from its first `token` on; empty when it does not hold it.
+  /// Returns the i-th newest sequence from its first `token` on; empty if it does not hold `token`.
   [[nodiscard]] std::span<const TokenId> from(std::size_t i, TokenId token) const;
 
  private:
   [[nodiscard]] const std::vector<TokenId>& newest(std::size_t i) const;
 
   std::vector<std::vector<TokenId>> entries_;
-  std::size_t next_ = 0;  ///< Where the next one goes.
+  std::size_t next_ = 0;  ///< Index of the next write.
   std::size_t size_ = 0;
 };
 

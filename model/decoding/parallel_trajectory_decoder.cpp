@@ -24,8 +24,8 @@ void ParallelTrajectoryOptions::validate() const {
 
 namespace {
 
-/// Cache rows of a sequence that its blocks' iterates may take in one forward; one block's rows
-/// whatever n is. More would make forwards denser that a batch of sequences fills already.
+/// Cache rows for a sequence's iterates in one forward; one block's at least. More rows do not pay,
+/// because the batch fills forwards already.
 constexpr std::int64_t kIterateRows = 256;
 
 class ParallelTrajectoryDecoder final : public SequenceDecoder {
@@ -98,17 +98,17 @@ class ParallelTrajectoryDecoder final : public SequenceDecoder {
   }
 
  private:
-  /// A block between its initial draft and the last state that matters.
+  /// A block being iterated.
   struct Block {
     std::size_t index = 0;
     std::vector<TokenId> state;  ///< [n]
-    std::size_t converged = 0;   ///< d: its leading tokens that are the fixed point's; ≥ 1.
+    std::size_t converged = 0;   ///< d ≥ 1: leading tokens equal to the fixed point's.
     std::optional<StateChoice> choice;
     bool flipped = false;
     bool done = false;
   };
 
-  /// Over whole blocks, whatever ends in them.
+  /// Decodes whole blocks, without stopping at an end of sequence.
   [[nodiscard]] std::unique_ptr<SequenceDecoder> make_text_decoder() const {
     DecodeRequest whole{.id = request_.id,
                         .prompt = request_.prompt,
@@ -129,7 +129,6 @@ class ParallelTrajectoryDecoder final : public SequenceDecoder {
     throw InternalError("unknown fixed-point method");
   }
 
-  /// Known tokens of the answer's blocks.
   [[nodiscard]] std::size_t known_tokens() const {
     return text_.empty() ? 0 : std::min(text_.size() - prompt_length_, num_blocks_ * block_size_);
   }
@@ -137,8 +136,7 @@ class ParallelTrajectoryDecoder final : public SequenceDecoder {
     return std::span(text_).subspan(prompt_length_ + block * block_size_, block_size_);
   }
 
-  /// The text goes on by what its decoder commits and the newest token behind that, until a block
-  /// that holds an end of sequence is complete.
+  /// Extends the text until a block with an end of sequence is complete.
   Commit advance_text(std::span<const BranchOutcome> outcomes) {
     const auto cached = static_cast<std::size_t>(kv_length_);
     forwarded_.clear();
@@ -164,8 +162,8 @@ class ParallelTrajectoryDecoder final : public SequenceDecoder {
     return commit;
   }
 
-  /// The tokens that the cache has gained: of the committed branch from its begin on, before it of
-  /// the sequence's own. (The branches' tokens are gone: forwarded_ has them.)
+  /// Appends the tokens that the cache gained: the sequence's own before the committed branch, then
+  /// that branch's. Reads forwarded_, because the branches' spans are no longer valid.
   void append_committed(const Commit& commit) {
     std::size_t begin = 0;
     for (std::size_t i = 0; i < commit.branch; ++i) {
@@ -179,7 +177,7 @@ class ParallelTrajectoryDecoder final : public SequenceDecoder {
     }
   }
 
-  /// Whether a block that has become complete is the answer's last.
+  /// Ends the answer at the first complete block that holds an end of sequence.
   void find_end() {
     for (; (num_complete_ + 1) * block_size_ <= known_tokens(); ++num_complete_) {
       const auto is_eos = [this](TokenId token) { return request_.is_eos(token); };
@@ -189,7 +187,6 @@ class ParallelTrajectoryDecoder final : public SequenceDecoder {
     }
   }
 
-  /// Those whose text is there, as far as their rows fit.
   void start_blocks() {
     std::int64_t rows = 0;
     for (const Block& block : active_) {
@@ -205,8 +202,7 @@ class ParallelTrajectoryDecoder final : public SequenceDecoder {
     }
   }
 
-  /// From the recording Jacobi decoder's draft: the first token is right, the others are drawn from
-  /// the text before the block.
+  /// The draft is the recording Jacobi decoder's.
   [[nodiscard]] Block start_block(std::size_t index) {
     Block block;
     block.index = index;
@@ -223,20 +219,19 @@ class ParallelTrajectoryDecoder final : public SequenceDecoder {
                            static_cast<std::int64_t>(index));
     }
     if (block.choice && block.choice->settled()) {
-      close(block);  // no noise is asked for
+      close(block);  // the schedule wants the fixed point
     } else {
       note_state(block);
     }
     return block;
   }
 
-  /// From its last right token to the last token but one: what is behind is predicted.
+  /// From the last right token to the last but one.
   [[nodiscard]] std::int64_t rows_of(const Block& block) const {
     return options_.block_size - static_cast<std::int64_t>(block.converged);
   }
 
-  /// One pass of the Jacobi iteration. All before the first wrong token is the text itself, which
-  /// also knows what comes in that token's place.
+  /// The text gives the token at the first wrong position.
   void iterate(Block& block, std::span<const TokenId> predictions) {
     expect(std::cmp_equal(predictions.size(), rows_of(block)),
            "a prediction for every row of a block is wanted");
@@ -250,7 +245,6 @@ class ParallelTrajectoryDecoder final : public SequenceDecoder {
     note_state(block);
   }
 
-  /// Records a new state, and ends its block when no later one matters.
   void note_state(Block& block) {
     const std::span<const TokenId> right = fixed_point(block.index);
     TrajectoryBlock& recorded = result_.blocks[block.index];
@@ -272,7 +266,7 @@ class ParallelTrajectoryDecoder final : public SequenceDecoder {
     }
   }
 
-  /// The fixed point comes last; it is the selected state, too, where none before it is.
+  /// Appends the fixed point, which is the selected state if no earlier one is.
   void close(Block& block) {
     const std::span<const TokenId> right = fixed_point(block.index);
     TrajectoryBlock& recorded = result_.blocks[block.index];
@@ -288,7 +282,7 @@ class ParallelTrajectoryDecoder final : public SequenceDecoder {
     block.done = true;
   }
 
-  /// The answer proper ends at T and after the first end of sequence, which the blocks run past.
+  /// Cuts the answer at T and after the first eos, which the blocks may exceed.
   void finish() {
     const auto blocks = std::span(text_).subspan(prompt_length_, known_tokens());
     const auto answer =
@@ -322,19 +316,19 @@ class ParallelTrajectoryDecoder final : public SequenceDecoder {
   ParallelTrajectoryOptions options_;
   std::size_t prompt_length_;
   std::size_t block_size_;
-  std::size_t num_blocks_ = 0;  ///< ceil(T / n), or fewer once the text has ended.
+  std::size_t num_blocks_ = 0;  ///< ceil(T / n); fewer once the text has ended.
   std::int64_t max_positions_ = 0;
-  std::int64_t max_branch_rows_ = 0;  ///< Of the text's decoder.
+  std::int64_t max_branch_rows_ = 0;
   std::int64_t iterate_rows_ = 0;
-  std::unique_ptr<SequenceDecoder> text_decoder_;  ///< None once the text is complete.
-  std::vector<TokenId> text_;                      ///< Prompt and known tokens; empty before them.
+  std::unique_ptr<SequenceDecoder> text_decoder_;  ///< Null once the text is complete.
+  std::vector<TokenId> text_;  ///< Prompt and known tokens; empty before prefill.
   std::int64_t kv_length_ = 0;
-  std::size_t num_complete_ = 0;  ///< Blocks whose text is known.
+  std::size_t num_complete_ = 0;
   std::size_t num_started_ = 0;
   std::vector<Block> active_;
   std::vector<DraftBranch> branches_;
   std::size_t num_text_branches_ = 0;
-  std::vector<TokenId> forwarded_;  ///< Of the text's branches, one behind the other.
+  std::vector<TokenId> forwarded_;  ///< Tokens of the text's branches.
   DecodeResult result_;
   bool finished_ = false;
 };

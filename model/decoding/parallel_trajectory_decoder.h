@@ -9,11 +9,11 @@
 
 namespace jforge {
 
-/// Who finds the fixed points of parallel trajectories: all give greedy decoding's tokens.
+/// The method that finds the fixed points; each gives greedy decoding's tokens.
 enum class FixedPointMethod : std::uint8_t {
-  ar,      ///< Greedy: the fewest rows, one forward a token.
-  jacobi,  ///< The running window.
-  mr,      ///< Multi-block decoding with rejection recycling.
+  ar,      ///< Greedy: fewest rows, one forward per token.
+  jacobi,  ///< Running window.
+  mr,
 };
 
 struct ParallelTrajectoryOptions {
@@ -21,24 +21,20 @@ struct ParallelTrajectoryOptions {
   FixedPointMethod fixed_point = FixedPointMethod::ar;
   std::uint64_t seed = 0;
   std::uint64_t round = 0;
-  /// Which state is kept of each block, beside the fixed point; nothing: all are.
+  /// Selects the state kept of each block beside the fixed point; empty: all states.
   std::optional<NoiseScheduleOptions> schedule;
 
-  /// Throws ConfigError.
   void validate() const;
 };
 
-/// Teacher-forced parallel trajectories (METHOD.md §1): the states that the recording Jacobi
-/// decoder goes through, for the same drafts, in another order of work. Another method decodes the
-/// text; every block that is complete in it is iterated apart from all others, as an alternative
-/// behind the clean text before it, and no longer than until the schedule's state of it is certain.
-/// The text is authoritative: each pass puts its next right token where the iterate fails, so n − 1
-/// passes suffice; where the iterate predicts another one there, which reproducible arithmetic
-/// excludes, the block counts as flipped.
+/// Teacher-forced parallel trajectories (METHOD.md §1): the recording Jacobi decoder's states,
+/// computed in another order. Each complete block of the text is iterated as an alternative until
+/// no later state can be the schedule's choice. The text's token replaces the first wrong one, so n
+/// − 1 passes suffice. A block that predicted another token there counts as flipped; reproducible
+/// arithmetic excludes it.
 ///
-/// `blocks` come as a trajectory stores them: the selected state and the fixed point
-/// (`selected_state` ≥ 0), or all states; `states_seen` counts those that were computed. `forwards`
-/// are the passes that the sequence took part in.
+/// `blocks` holds the selected state and the fixed point (`selected_state` ≥ 0), or all states;
+/// `states_seen` counts the computed ones. `forwards` counts the passes that include the sequence.
 [[nodiscard]] std::unique_ptr<SequenceDecoder> make_parallel_trajectory_decoder(
     DecodeRequest request, const ParallelTrajectoryOptions& options);
 

@@ -24,7 +24,7 @@ void PassRecorder::after_advance(const SequenceDecoder& decoder, const Commit& c
     prompt_length_ = std::ssize(branches_.front().tokens);
   } else {
     Pass& pass = passes_.emplace_back(verified_draft(commit));
-    // The first token of a draft was known before it was forwarded.
+    // A draft's first token was known before the pass.
     const auto committed = std::max<std::int64_t>(end - begin_, 1);
     known_.assign(pass.draft.begin() + 1, pass.draft.begin() + committed);
   }

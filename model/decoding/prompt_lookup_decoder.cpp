@@ -52,8 +52,8 @@ class PromptLookupDecoder final : public DraftDecoder {
   }
 
  private:
-  /// Drafts what followed the newest earlier occurrence of the last tokens, of as many as occur;
-  /// where that reaches the end of the text, the draft itself goes on.
+  /// Drafts what followed the newest earlier occurrence of the longest matching suffix, repeated
+  /// periodically if it reaches the end of the text.
   void look_up(TokenId newest) {
     context_.push_back(newest);
     const std::size_t wanted =
