@@ -14,13 +14,11 @@ enum class SpawnMode : std::uint8_t {
 };
 
 struct MultiBlockOptions {
-  std::int32_t block_size = 64;  ///< n ≥ 1
-  std::int32_t blocks = 2;       ///< K ≥ 1, with the real-active one.
-  double spawn_ratio = 0.85;     ///< r in (0, 1]
-  std::int32_t verification_size =
-      /// ≥ 1: drafts verified per forward, the plain one included.
-      4;
-  std::int32_t ngram_pool = 16;  ///< ≥ 0: rejected sequences kept.
+  std::int32_t block_size = 64;        ///< n ≥ 1
+  std::int32_t blocks = 2;             ///< K ≥ 1, with the real-active one.
+  double spawn_ratio = 0.85;           ///< r in (0, 1]
+  std::int32_t verification_size = 4;  ///< ≥ 1: drafts verified per forward.
+  std::int32_t ngram_pool = 16;        ///< ≥ 0: rejected sequences kept.
   /// Maximum number of last tokens looked up in the text for the first candidate. 0: none, as in
   /// the paper.
   std::int32_t match_length = 0;

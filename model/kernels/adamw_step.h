@@ -2,8 +2,8 @@
 
 namespace jforge {
 
-/// The factors of one AdamW step, alike for all elements. By itself, without other headers: code
-/// compiled for wider instruction sets must not emit functions that everybody shares.
+/// Factors of one AdamW step. This header includes no others: code compiled for wider instruction
+/// sets must not emit functions that all translation units share.
 struct AdamWStep {
   float gradient_scale, beta1, beta2, decay_factor, step_size, inverse_sqrt_correction2, epsilon;
 };

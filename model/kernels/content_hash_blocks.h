@@ -1,6 +1,6 @@
 #pragma once
 
-/// How KernelSet::content_hash divides a tensor, for every set.
+/// Blocks of KernelSet::content_hash, for every set.
 
 #include <cstdint>
 
@@ -8,20 +8,20 @@
 
 namespace jforge {
 
-/// KernelSet::content_hash is Σ placed_hash of the hash64s of a tensor's blocks of so many bytes.
-/// The last block may be shorter: zeros follow it to a multiple of kContentHashStripe, at least
+/// content_hash is Σ placed_hash over the hash64s of a tensor's blocks. The last block may be
+/// shorter and is padded with zeros to a multiple of kContentHashStripe, at least
 /// kFewestContentHashStripes.
 inline constexpr std::int64_t kContentHashBlock = 1 << 15;
 inline constexpr std::int64_t kContentHashStripe = 64;
 inline constexpr std::int64_t kFewestContentHashStripes = 4;
-/// Stripes that a block of `bytes` is hashed as.
+/// Returns the stripes of a block of `bytes`.
 [[nodiscard]] JFORGE_DEVICE_AND_HOST constexpr std::int64_t content_hash_stripes(
     std::int64_t bytes) {
   const std::int64_t stripes = (bytes + kContentHashStripe - 1) / kContentHashStripe;
   return stripes < kFewestContentHashStripes ? kFewestContentHashStripes : stripes;
 }
-/// A block's hash mixed with its tensor's seed and size and its own place, as SplitMix64 mixes
-/// (Steele, Lea & Flood 2014), so that equal blocks do not add up to what others do.
+/// Mixes a block's hash with its tensor's seed and size and its place, as SplitMix64 (Steele, Lea &
+/// Flood 2014), so that moved or exchanged blocks change the sum.
 [[nodiscard]] JFORGE_DEVICE_AND_HOST constexpr std::uint64_t placed_hash(std::uint64_t hash,
                                                                          std::uint64_t seed,
                                                                          std::uint64_t bytes,

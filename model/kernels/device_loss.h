@@ -1,6 +1,6 @@
 #pragma once
 
-/// How the vocabulary loss of a device cuts its rows, for its kernels and for plans.
+/// How a device's vocabulary loss chunks its rows, for kernels and memory plans.
 
 #include <algorithm>
 #include <cstdint>
@@ -9,17 +9,16 @@
 
 namespace jforge {
 
-/// Rows of logits held at once: 1 GiB of them, 2,048 rows at most. For each chunk the gradient of
-/// the head, float32 [V, C], is read and written beside 2 · rows · V · C FLOP, rows / 4 for a byte:
-/// 441 with a vocabulary of 151,936, over the 295 of an H100. 220 rows, as on the CPU, have 55.
+/// Returns the rows of logits held at once: 1 GiB, at most 2,048 rows. Each chunk reads and writes
+/// the head's gradient, float32 [V, C], for 2 · rows · V · C FLOP: rows / 4 per byte. 441 with a
+/// vocabulary of 151,936 exceeds an H100's 295; the CPU's 220 rows would give 55.
 [[nodiscard]] constexpr std::int64_t device_loss_rows(std::int64_t vocabulary) {
   constexpr std::int64_t kLogits = std::int64_t{1} << 28;
   return std::clamp<std::int64_t>(kLogits / vocabulary, 64, 2048);
 }
 
-/// Bytes that it takes for a micro-batch of `rows` rows at most, a separate teacher's among them:
-/// gathered hidden states and their gradients, logits, and with bfloat16 the rounded gradients of
-/// these.
+/// Returns the bytes for a micro-batch of at most `rows` rows, a separate teacher's included:
+/// gathered hidden states and gradients, logits, and rounded logit gradients with bfloat16.
 [[nodiscard]] constexpr std::int64_t device_loss_bytes(std::int64_t rows, std::int64_t hidden,
                                                        std::int64_t vocabulary, DType compute) {
   const std::int64_t held = std::min(rows, device_loss_rows(vocabulary));

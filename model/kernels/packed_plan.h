@@ -1,7 +1,7 @@
 #pragma once
 
-/// The index data of rows and of packed batches where kernels can read them: checked and brought
-/// there once, not at every layer.
+/// Index data of rows and packed batches on the set's device. Checked and copied once, not per
+/// layer.
 
 #include <cstdint>
 #include <span>
@@ -12,20 +12,20 @@
 
 namespace jforge {
 
-/// Tokens and positions of rows, int32 [T] each on a kernel set's device.
+/// Tokens and positions, int32 [T] each on the set's device.
 struct PlannedRows {
   ConstTensorView tokens;
   ConstTensorView positions;
-  std::int64_t token_limit = 0;     ///< 1 + the largest token: rows a table must have.
+  std::int64_t token_limit = 0;     ///< 1 + the largest token.
   std::int64_t position_limit = 0;  ///< 1 + the largest position.
 };
 
-/// Rows in host memory. Either span may be empty. Throws InternalError for a negative token or
-/// position.
+/// Returns views of host rows; either span may be empty. Throws InternalError for a negative token
+/// or position.
 [[nodiscard]] PlannedRows rows_on_host(std::span<const TokenId> tokens,
                                        std::span<const std::int32_t> positions);
 
-/// What an attention's blocks of work depend on beside the layout. key_heads divides heads.
+/// key_heads divides heads.
 struct AttentionHeads {
   std::int64_t heads = 0;      ///< H
   std::int64_t key_heads = 0;  ///< Hkv
@@ -34,30 +34,30 @@ struct AttentionHeads {
   bool operator==(const AttentionHeads&) const = default;
 };
 
-/// Of one packed batch at a time. Made by a kernel set (KernelSet::make_plan) for its own
-/// functions; memory grows to the largest batch and is reused.
+/// Plans one packed batch at a time, for functions of the kernel set that made it. Memory grows to
+/// the largest batch and is reused.
 class PackedPlan {
  public:
-  /// Throws InternalError when the numbers of heads do not fit.
+  /// Throws InternalError if key heads do not divide query heads.
   explicit PackedPlan(const AttentionHeads& heads);
   virtual ~PackedPlan() = default;
   PackedPlan(const PackedPlan&) = delete;
   PackedPlan& operator=(const PackedPlan&) = delete;
 
-  /// Plans `batch`, which must stay as it is while the plan is used. Throws InternalError unless
-  /// tokens, positions and layout have the same rows, the segments cover them in order and see only
-  /// what AttentionSegment allows, and the loss items lie in them.
+  /// Plans `batch`, which must outlive the plan's use. Throws InternalError unless tokens,
+  /// positions and layout agree, segments cover the rows in order and are valid (AttentionSegment),
+  /// and loss items lie in the rows.
   void assign(const PackedBatch& batch);
 
   [[nodiscard]] const AttentionHeads& heads() const noexcept { return heads_; }
   [[nodiscard]] const PackedBatch& batch() const noexcept { return *batch_; }
   [[nodiscard]] const PlannedRows& rows() const noexcept { return rows_; }
   [[nodiscard]] std::int64_t num_rows() const noexcept { return batch_->layout.num_rows; }
-  /// 1 + the largest target of a loss item: rows that a head must have.
+  /// 1 + the largest target: rows that a head must have.
   [[nodiscard]] std::int64_t target_limit() const noexcept { return target_limit_; }
 
  private:
-  /// Brings the batch's index data to the device and makes `rows` views of them there.
+  /// Copies the index data to the device; makes `rows` views of them.
   virtual void place(const PackedBatch& batch, PlannedRows& rows) = 0;
 
   AttentionHeads heads_;

@@ -13,7 +13,7 @@ template <class T>
 void DeviceSums<T>::reset(std::int64_t count) {
   const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
   if (bytes > memory_.bytes()) {
-    memory_ = Buffer();  // The old block goes first: the peak is one block, not two.
+    memory_ = Buffer();  // Freed first, so that both blocks never coexist.
     memory_ = Buffer(bytes, account_, kernels_.device());
     if (memory_.device() != Device::cpu) {
       pinned_ = Buffer(bytes, account_, HostMemory::page_locked, MemoryUse::staging);

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Sums that kernels leave on their device until a step reads them all at once.
+/// Sums that stay on their device until a step reads them all at once.
 
 #include <cstdint>
 #include <span>
@@ -11,30 +11,30 @@
 
 namespace jforge {
 
-/// Numbers of 8 bytes on a set's device, T double or std::int64_t. Memory grows to the largest
-/// reset() and is reused.
+/// 8-byte sums on a set's device; T is double or std::int64_t. Memory grows to the largest reset()
+/// and is reused.
 template <class T>
 class DeviceSums {
  public:
   DeviceSums(KernelSet& kernels, MemoryAccount& account) : kernels_(kernels), account_(account) {}
 
-  /// `count` zeros, in the order of the set's queue.
+  /// Makes `count` zeros, in queue order.
   void reset(std::int64_t count);
-  /// Numbers [first, first + count), for kernels to add to.
+  /// Returns sums [first, first + count) for kernels to add to.
   [[nodiscard]] TensorView part(std::int64_t first, std::int64_t count) const;
-  /// Asks for all of them as they are at this place of the queue; the host does not wait.
+  /// Queues a copy of the sums to the host; does not wait.
   void fetch();
-  /// What fetch() asked for: once the queue has been waited for since, and until the next fetch().
+  /// Returns the fetched sums; valid after waiting for the queue, until the next fetch().
   [[nodiscard]] std::span<const T> fetched() const;
-  /// fetch(), and waits for it.
+  /// Fetches, waits and returns the sums.
   [[nodiscard]] std::span<const T> read();
 
  private:
   KernelSet& kernels_;
   MemoryAccount& account_;
   Buffer memory_;
-  Buffer pinned_;        ///< What the host reads, of a device: copied without a wait …
-  std::vector<T> host_;  ///< … and of the host.
+  Buffer pinned_;        ///< Host copy for a device: page-locked.
+  std::vector<T> host_;  ///< Host copy for the CPU.
   std::int64_t count_ = 0;
   std::int64_t fetched_ = 0;
 };

@@ -29,7 +29,7 @@ bool SamplingOptions::chooses_as(const SamplingOptions& other) const noexcept {
 }
 
 void SamplingOptions::validate() const {
-  // Written so that NaN is refused too.
+  // Also true for NaN.
   if (!(temperature >= 0 && std::isfinite(temperature))) {
     throw ConfigError(
         fmt::format("temperature is {}; it must be a finite number of at least 0", temperature));
@@ -48,7 +48,7 @@ void SamplingOptions::validate() const {
 }
 
 void DistinctTokens::begin(std::size_t vocabulary) {
-  // Another vocabulary, or the counter has come round: what was noted says nothing any more.
+  // A new vocabulary or a wrapped counter invalidates the marks.
   if (seen_in_.size() != vocabulary || ++row_ == 0) {
     seen_in_.assign(vocabulary, 0);
     row_ = 1;
@@ -69,7 +69,7 @@ TokenId TokenSampler::choose(std::span<float> logits, const SampledRow& row) {
     penalise(row);
   }
   const TokenId largest = find_largest();
-  // Beside an infinite logit no other token has any probability.
+  // Next to an infinite logit no other token has any probability.
   if (largest == kNoToken || !options.draws() ||
       !std::isfinite(logits_[static_cast<std::size_t>(largest)])) {
     return largest;
@@ -109,7 +109,7 @@ TokenId TokenSampler::choose_of_all(double temperature, TokenId largest,
   double best = noise_of_token(noise, largest);
   for (std::size_t begin = 0; begin < logits_.size(); begin += 4) {
     const auto four = logits_.subspan(begin, std::min<std::size_t>(4, logits_.size() - begin));
-    // Most tokens are too improbable for any noise, and theirs is not computed.
+    // Most tokens are too improbable for any noise; theirs is not computed.
     const double most = (double{*std::ranges::max_element(four)} - top) / temperature;
     if (most + kMostGumbelNoise < best) {
       continue;
@@ -144,7 +144,6 @@ TokenId TokenSampler::choose_of_kept(const RandomStream& noise) const {
   return chosen->token;
 }
 
-/// The tokens that top-k, then top-p leave.
 void TokenSampler::keep(const SamplingOptions& options, TokenId largest) {
   kept_.reserve(logits_.size());
   kept_.clear();
@@ -177,14 +176,13 @@ float TokenSampler::kth_largest(std::size_t k) {
   return largest_.front();
 }
 
-/// The most probable of the kept ones, as SamplingOptions::top_p says.
 void TokenSampler::keep_nucleus(double top_p) {
   double sum = 0;
   for (const Candidate& candidate : kept_) {
     sum += candidate.weight;
   }
-  // Tokens below this share have less than (1 − top_p) · sum / 2 all together: none of them is
-  // needed to reach top_p · sum, and few are left to be put in order.
+  // Tokens below this share sum to less than (1 − top_p) · sum / 2, so none of them is needed to
+  // reach top_p · sum, and few remain to be sorted.
   const double least = 0.5 * (1 - top_p) * sum / static_cast<double>(kept_.size());
   std::erase_if(kept_, [least](const Candidate& each) { return each.weight < least; });
   const auto after = [](const Candidate& a, const Candidate& b) {
