@@ -13,14 +13,13 @@ namespace jforge {
 
 namespace {
 
-/// Elements of one unit of work: fixed, so that sums do not depend on the number of threads, and
-/// few enough that a unit of an AdamW step stays in a core's second-level cache.
+/// Elements of a unit of work: constant, so that sums do not depend on the thread count, and small
+/// enough for the second-level cache.
 constexpr std::int64_t kBlock = 1 << 14;
-/// A unit of work is whole ones of float32 and of bfloat16.
+/// A unit holds whole hash blocks of float32 and of bfloat16.
 constexpr std::int64_t kHashBlock = kContentHashBlock;
 static_assert(kBlock * 2 % kHashBlock == 0);
 
-/// Of one block of a tensor.
 std::uint64_t hash_of_block(std::span<const std::byte> bytes) {
   const std::size_t hashed =
       static_cast<std::size_t>(content_hash_stripes(std::ssize(bytes)) * kContentHashStripe);
@@ -33,8 +32,7 @@ std::uint64_t hash_of_block(std::span<const std::byte> bytes) {
   return hash64(std::span(padded).first(hashed));
 }
 
-/// content_hash of a tensor, some blocks at a time: of which bytes, where the blocks' hashes go and
-/// what they are added to.
+/// content_hash of a tensor, some blocks at a time.
 struct BlockHashes {
   std::span<const std::byte> bytes;
   std::uint64_t seed = 0;
@@ -52,7 +50,7 @@ struct BlockHashes {
           seed, bytes.size(), static_cast<std::uint64_t>(block));
     }
   }
-  /// Those of `block` of an AdamW step of `count` elements.
+  /// Hashes the tensor's part in unit `block` of an AdamW step.
   void hash_unit(std::int64_t block, std::int64_t elements) const {
     if (!bytes.empty()) {
       const std::int64_t per_unit = kBlock * (std::ssize(bytes) / elements) / kHashBlock;

@@ -1,8 +1,7 @@
-/// Attention forward, decoding and packed, through one routine. A row's result is a function of its
-/// query and its keys in logical order (ascending position): keys are taken in tiles of 64 that
-/// begin at multiples of 64 of that order; scores add over D in order, the softmax runs tile by
-/// tile, values accumulate key by key. How keys lie in memory (a cache slot, two intervals of a
-/// packed sequence), which rows share a block and which thread computes it change no bit.
+/// Attention forward, decoding and packed. A row's bits depend only on its query and its keys in
+/// logical order (ascending position): key tiles of 64 begin at multiples of 64; scores add over D
+/// in order, the softmax runs tile by tile, values add key by key. Memory layout, blocks and
+/// threads change no bit.
 
 #include <omp.h>
 
@@ -19,7 +18,7 @@ namespace {
 
 /// Rows × query heads of a group computed together.
 constexpr std::int64_t kBlockQueries = 64;
-/// Rows whose common keys are accumulated together; the rest of each row follows alone.
+/// Rows whose common keys are accumulated together; each row's other keys follow separately.
 constexpr std::int64_t kCausalRows = 8;
 
 std::int64_t block_rows(std::int64_t group) {
@@ -39,28 +38,28 @@ struct AttentionScratch {
     return 2 * kKeyTile * shape.padded_dim() + 2 * count * shape.padded_dim() + count * kKeyTile +
            count * static_cast<std::int64_t>(sizeof(SoftmaxState) / sizeof(float));
   }
-  float* keys;     ///< [4][dim][16], where the cache does not hold them so.
-  float* values;   ///< [64][padded_dim], only when D is no multiple of 16.
+  float* keys;     ///< [4][dim][16], if the cache does not hold them so.
+  float* values;   ///< [64][padded_dim], only if D is not a multiple of 16.
   float* queries;  ///< [queries][padded_dim], scaled by 1/√D.
   float* sums;     ///< [queries][padded_dim]
   float* scores;   ///< [queries][64]
   SoftmaxState* states;
 };
 
-/// Keys of a tile that lie side by side.
+/// Adjacent keys of a tile.
 struct TilePiece {
-  const float* keys = nullptr;  ///< Packed: their rows; decoding: their page's panels [4][dim][16].
-  std::int64_t row = 0;         ///< Decoding: the first one's in the page.
+  const float* keys = nullptr;  ///< Packed: rows; decoding: the page's panels [4][dim][16].
+  std::int64_t row = 0;         ///< Decoding: first row in the page.
   const float* values = nullptr;
   std::int64_t count = 0;
 };
 
-/// A tile is cut at the seam of the runs; the second one may begin anywhere in a page, so that its
-/// part crosses one page's end at most. The first begins with a page, as tiles do.
+/// A tile is cut between the runs. The first run begins with a page; the second may begin within a
+/// page, so its part crosses at most one page end.
 constexpr int kMostPieces = 3;
 static_assert(kKeyTile == kCachePageRows);
 
-/// Columns from `first` on of panels [·, depth, 16] become columns `to` … of other panels.
+/// Copies columns from `first` on of panels [·, depth, 16] to columns from `to` on of others.
 void copy_columns(const float* panels, std::int64_t first, std::int64_t count, std::int64_t depth,
                   float* target, std::int64_t to) {
   const auto place = [depth](std::int64_t column) {
@@ -77,12 +76,12 @@ void copy_columns(const float* panels, std::int64_t first, std::int64_t count, s
   }
 }
 
-/// The keys of a page and head: panels [4, D, 16].
+/// Returns a page's keys of a head: panels [4, D, 16].
 float* page_keys(const TensorView& keys, std::int64_t page, std::int64_t head) {
   return keys.data<float>() + (page * keys.dim(2) + head) * kCachePageRows * keys.dim(3);
 }
 
-/// The values of a page from a row on and of a head: rows of distance Hkv · D.
+/// Returns a page's values of a head from `row` on: rows at distance Hkv · D.
 float* page_values(const TensorView& values, std::int64_t page, std::int64_t row,
                    std::int64_t head) {
   return values.data<float>() +
@@ -168,7 +167,6 @@ class ForwardBlock {
     }
   }
 
-  /// Cuts the tile's keys out of the runs.
   void cut_tile() {
     const KeyRuns& runs = block_.runs;
     num_pieces_ = 0;
@@ -188,7 +186,7 @@ class ForwardBlock {
     }
   }
 
-  /// Up to `count` keys from a row of the slot on, as far as the row's page goes.
+  /// Returns up to `count` keys from a row of the slot to the end of its page.
   [[nodiscard]] TilePiece page_piece(std::int64_t slot_row, std::int64_t count) const {
     const KeyRuns& runs = block_.runs;
     const std::int64_t page = runs.pages[slot_row / kCachePageRows];
@@ -199,7 +197,7 @@ class ForwardBlock {
             .count = std::min(count, kCachePageRows - row)};
   }
 
-  /// The tile's keys as panels [4][dim][16]: where the cache holds them, or put together.
+  /// Returns the tile's keys as panels [4][dim][16]: the cache's or assembled ones.
   const float* tile_keys() {
     const bool cached = block_.runs.pages != nullptr;
     if (cached && num_pieces_ == 1 && pieces_[0].row % kLanes == 0) {
@@ -249,8 +247,7 @@ class ForwardBlock {
       common = std::min(common, seen(row));
     }
     accumulate(first, rows, 0, common);
-    // Keys a row does not see are never multiplied in, not even by zero: what lies there must not
-    // matter.
+    // Hidden keys are not even multiplied by zero, because their memory may hold anything.
     for (std::int64_t row = first; row < first + rows; ++row) {
       accumulate(row, 1, common, seen(row));
     }
@@ -290,7 +287,7 @@ class ForwardBlock {
   std::int64_t stride_;
   std::int64_t queries_;
   AttentionScratch scratch_;
-  std::int64_t begin_ = 0;  ///< Of the current tile, in logical order.
+  std::int64_t begin_ = 0;  ///< The current tile's first key in logical order.
   std::int64_t size_ = 0;
   const float* keys_ = nullptr;
   TilePiece pieces_[kMostPieces];
@@ -371,7 +368,7 @@ void CpuKernelSet::cache_write(const DecodePlan& plan, ConstTensorView k, ConstT
   const float* new_keys = k.data<float>();
   const float* new_values = v.data<float>();
   for (std::size_t i = 0; i < rows.size();) {
-    // Rows that lie side by side in a page are transposed together.
+    // Adjacent rows of a page are transposed together.
     const std::int64_t first = table.place(rows[i].slot, rows[i].row());
     const std::int64_t page = first / kCachePageRows;
     const std::int64_t row = first % kCachePageRows;

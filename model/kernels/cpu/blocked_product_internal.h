@@ -1,7 +1,5 @@
 #pragma once
 
-/// The training products on plain row-major memory.
-
 #include <cstdint>
 #include <span>
 
@@ -9,13 +7,14 @@
 
 namespace jforge {
 
-/// Floats of scratch a thread needs for any product.
+/// Returns the scratch floats per thread for any product.
 [[nodiscard]] std::int64_t product_scratch_floats() noexcept;
 
-/// Whether a rounded product needs c [m, n] for sums in between: its K is cut into blocks.
+/// Returns whether a rounded product needs c [m, n] for partial sums, because its K is cut into
+/// blocks.
 [[nodiscard]] bool keeps_sums(const BlockedProduct<BFloat16>& product) noexcept;
 
-/// Computes `product` on at most `scratch.size()` threads; each area holds
+/// Computes `product` on at most `scratch.size()` threads; each area must hold
 /// product_scratch_floats().
 void blocked_product(const VectorKernels& vector, const BlockedProduct<float>& product,
                      std::span<Scratch> scratch);

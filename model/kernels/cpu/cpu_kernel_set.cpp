@@ -51,7 +51,7 @@ float* CpuKernelSet::thread_floats(std::int64_t floats) {
 
 namespace {
 
-/// The host reads the batch where it is.
+/// The host reads the batch in place.
 class HostPlan final : public PackedPlan {
  public:
   using PackedPlan::PackedPlan;
@@ -100,7 +100,7 @@ namespace {
 
 struct Choice {
   const VectorKernels& kernels;
-  const char* lacking;  ///< What to say where the processor has not got it.
+  const char* lacking;  ///< Error message if the processor lacks the set.
 };
 
 Choice choice_of(InstructionSet set) {

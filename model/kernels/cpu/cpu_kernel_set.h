@@ -1,7 +1,7 @@
 #pragma once
 
-/// Choice of the instruction set under the CPU kernels. make_cpu_kernel_set() of kernel_set.h takes
-/// the widest one the machine has; tests and benchmarks force one here.
+/// Selects the CPU kernels' instruction set, for tests and benchmarks. make_cpu_kernel_set() of
+/// kernel_set.h takes the widest available.
 
 #include <cstdint>
 #include <memory>
@@ -11,16 +11,15 @@
 namespace jforge {
 
 enum class InstructionSet : std::uint8_t {
-  avx2,         ///< AVX2 and FMA: the least that is supported.
+  avx2,         ///< AVX2 and FMA: the minimum.
   avx512,       ///< AVX-512 F, VL, DQ and BW.
-  avx512_bf16,  ///< And AVX-512 BF16: products of bfloat16 in one instruction for two steps.
+  avx512_bf16,  ///< And AVX-512 BF16, for bfloat16 products.
 };
 
-/// Whether this processor (and operating system) runs `set`.
+/// Returns whether processor and operating system support `set`.
 [[nodiscard]] bool instruction_set_available(InstructionSet set) noexcept;
 
-/// The CPU implementation on a given instruction set. Throws EnvironmentError when the processor
-/// lacks it.
+/// Throws EnvironmentError if the processor lacks `set`.
 [[nodiscard]] std::unique_ptr<KernelSet> make_cpu_kernel_set(InstructionSet set);
 
 }  // namespace jforge

@@ -1,8 +1,7 @@
 #pragma once
 
-/// The CPU KernelSet: one class over several files (row_wise, matmul, invariant_matmul, attention,
-/// vocabulary_loss, adamw). One user at a time: it owns scratch memory that grows to the largest
-/// call and is then reused.
+/// The CPU KernelSet, one class over several files. Not thread-safe: its scratch memory grows to
+/// the largest call and is reused.
 
 #include <algorithm>
 #include <cstddef>
@@ -17,10 +16,10 @@
 
 namespace jforge {
 
-/// Aligned floats that only grow. Contents are unspecified after at_least().
+/// Aligned floats that only grow; at_least() leaves their contents unspecified.
 class Scratch {
  public:
-  /// `count` floats, 64-byte aligned. Throws EnvironmentError when memory is short.
+  /// Returns `count` floats, 64-byte aligned. Throws EnvironmentError if memory is short.
   float* at_least(std::int64_t count);
 
  private:
@@ -31,17 +30,16 @@ class Scratch {
   std::int64_t size_ = 0;
 };
 
-/// Panels of 16 columns, the last one padded with zeros: [N/16][K][16] float32, or
-/// [N/16][⌈K/2⌉][16][2] bfloat16, where steps k and k + 1 share a word (the first in its lower
-/// half) and a missing last one is zero.
+/// Panels of 16 columns, the last padded with zeros: [N/16][K][16] float32, or [N/16][⌈K/2⌉][16][2]
+/// bfloat16 with steps k and k + 1 in a word, the first in its lower half.
 class PanelWeight final : public PackedWeight {
  public:
   PanelWeight(std::int64_t rows, std::int64_t columns, WeightStorage storage, DType dtype,
               MemoryAccount& account);
-  /// Whether what it is multiplied with is rounded to bfloat16.
+  /// Whether products round their input to bfloat16.
   [[nodiscard]] bool rounds_input() const noexcept { return rounds_input_; }
   [[nodiscard]] std::int64_t num_panels() const { return (rows() + kLanes - 1) / kLanes; }
-  /// Words of 32 bits from one panel to the next: a float or a pair each.
+  /// 32-bit words per panel: floats or pairs.
   [[nodiscard]] std::int64_t panel_words() const {
     return (dtype() == DType::float32 ? columns() : (columns() + 1) / 2) * kLanes;
   }
@@ -58,10 +56,10 @@ class PanelWeight final : public PackedWeight {
   bool rounds_input_;
 };
 
-/// Rows that are multiplied with a weight, [M, K]: as they are, or rounded where it wants them so.
+/// Rows [M, K] to multiply by a weight, rounded if the weight wants that.
 struct ProductInput {
   const float* floats = nullptr;
-  const BFloat16* rounded = nullptr;  ///< Instead, when not null.
+  const BFloat16* rounded = nullptr;  ///< If not null, used instead.
 
   [[nodiscard]] ProductInput from(std::int64_t element) const {
     return rounded != nullptr ? ProductInput{nullptr, rounded + element}
@@ -69,13 +67,12 @@ struct ProductInput {
   }
 };
 
-/// Up to two runs of keys, together in logical order (ascending position): what one block of
-/// queries sees.
+/// Up to two runs of keys in logical order (ascending position), seen by one block of queries.
 struct KeyRuns {
-  const float* keys[2] = {};  ///< Packed: rows of keys …
+  const float* keys[2] = {};  ///< Packed: rows of keys.
   const float* values[2] = {};
-  const std::int32_t* pages = nullptr;  ///< Decoding: the slot's pages …
-  std::int64_t rows[2] = {};            ///< … and the row of the slot where each run begins.
+  const std::int32_t* pages = nullptr;  ///< Decoding: the slot's pages.
+  std::int64_t rows[2] = {};            ///< Decoding: the slot's row where each run begins.
   const LayerCache* cache = nullptr;
   std::int64_t head = 0;
   std::int64_t counts[2] = {};
@@ -83,12 +80,11 @@ struct KeyRuns {
 
 /// Queries of adjacent rows that share keys and a key/value head.
 struct QueryBlock {
-  std::int64_t first = 0;        ///< Element of q and output: first row, first head of the group.
-  float* log_sum_exp = nullptr;  ///< First row, first head of the group; null in decoding.
+  std::int64_t first = 0;        ///< Element of q and output: first row and head.
+  float* log_sum_exp = nullptr;  ///< First row and head; null in decoding.
   std::int64_t rows = 0;
-  std::int64_t first_visible = 0;  ///< Packed: row i sees the first first_visible + i keys.
-  const CacheRow* places =
-      nullptr;  ///< Decoding: row i sees the first places[i].position + 1 keys.
+  std::int64_t first_visible = 0;    ///< Packed: row i sees the first first_visible + i keys.
+  const CacheRow* places = nullptr;  ///< Decoding: row i sees places[i].position + 1 keys.
   KeyRuns runs;
 
   [[nodiscard]] std::int64_t visible(std::int64_t row) const {
@@ -96,16 +92,16 @@ struct QueryBlock {
   }
 };
 
-/// Elements in a word of 32 bits, as operands are packed: a float, or two steps of bfloat16.
+/// Elements in a packed 32-bit word.
 template <class Element>
 inline constexpr std::int64_t kPerWord = 1;
 template <>
 inline constexpr std::int64_t kPerWord<BFloat16> = 2;
 
-/// c [m, n] (= or +=) op(a) [m, k] · op(b) [k, n] + bias [n], with float or BFloat16 operands; a
-/// transposed operand is stored [k, m] or [n, k]. Each element is accumulated in float32 by fused
-/// multiply-add, over K in ascending order (of pairs: PairProduct): its bits depend neither on
-/// blocking nor on threads. With `rounded` the result is rounded once, at the end.
+/// c [m, n] (= or +=) op(a) [m, k] · op(b) [k, n] + bias [n] of float or BFloat16; a transposed
+/// operand is stored [k, m] or [n, k]. Elements are accumulated in float32 by FMA over K in
+/// ascending order (pairs: PairProduct), with bits independent of blocking and threads; `rounded`
+/// results are rounded once, at the end.
 template <class Element>
 struct BlockedProduct {
   bool transpose_a = false;
@@ -114,16 +110,15 @@ struct BlockedProduct {
   std::int64_t n = 0;
   std::int64_t k = 0;
   const Element* a = nullptr;
-  std::int64_t a_row = 0;  ///< Distance of a's rows as stored.
+  std::int64_t a_row = 0;  ///< Distance of a's stored rows.
   const Element* b = nullptr;
-  float* c = nullptr;           ///< With `rounded`: memory for sums, see keeps_sums().
+  float* c = nullptr;           ///< With `rounded`: for partial sums, see keeps_sums().
   BFloat16* rounded = nullptr;  ///< c as bfloat16; BFloat16 operands only.
   bool accumulate = false;
   const float* bias = nullptr;  ///< [n] or null.
 };
 
-/// Elements [begin, begin + count) of a float32 or bfloat16 tensor as float32: where they lie, or
-/// widened into `scratch`.
+/// Returns `count` elements from `begin` on as float32: in place, or widened into `scratch`.
 template <class View>
 [[nodiscard]] auto* floats_of(const VectorKernels& vector, const View& view, std::int64_t begin,
                               std::int64_t count, float* scratch) {
@@ -135,7 +130,7 @@ template <class View>
   return static_cast<Float*>(scratch);
 }
 
-/// The same, copied to `target` in either case.
+/// Copies them to `target` in either case.
 inline void copy_floats(const VectorKernels& vector, const ConstTensorView& view,
                         std::int64_t begin, std::int64_t count, float* target) {
   const float* const values = floats_of(vector, view, begin, count, target);
@@ -144,13 +139,13 @@ inline void copy_floats(const VectorKernels& vector, const ConstTensorView& view
   }
 }
 
-/// Where float32 results for elements from `begin` on go: the tensor itself, or `scratch`, for
-/// round_floats() to take them from.
+/// Returns where to write float32 results from `begin` on: the tensor itself, or `scratch` for
+/// round_floats().
 [[nodiscard]] inline float* room_for(const TensorView& view, std::int64_t begin, float* scratch) {
   return view.dtype() == DType::float32 ? view.data<float>() + begin : scratch;
 }
 
-/// Ends what floats_of() or room_for() began: rounds `values` into a bfloat16 tensor.
+/// Rounds `values` into a bfloat16 tensor; does nothing for float32.
 inline void round_floats(const VectorKernels& vector, const float* values, const TensorView& view,
                          std::int64_t begin, std::int64_t count) {
   if (view.dtype() == DType::bfloat16) {
@@ -168,7 +163,7 @@ struct AttentionShape {
   [[nodiscard]] std::int64_t key_stride() const { return key_heads * dim; }
 };
 
-/// Checks q [T, H, D] against the number of key heads. Throws InternalError.
+/// Throws InternalError unless `key_heads` divides the heads of q [T, H, D].
 [[nodiscard]] AttentionShape check_attention(const ConstTensorView& q, std::int64_t key_heads);
 
 class CpuKernelSet final : public KernelSet {
@@ -248,7 +243,7 @@ class CpuKernelSet final : public KernelSet {
 
  private:
   struct LossChunk;
-  /// Where a chunk's items sit in the gathered rows, and their terms.
+  /// A chunk's gathered rows and terms.
   struct LossRows {
     LossPlacement placement;
     std::vector<VocabularyLossSums> terms;
@@ -263,10 +258,9 @@ class CpuKernelSet final : public KernelSet {
                    bool backward);
   void attend_all(const AttentionShape& shape, const ConstTensorView& q, const TensorView& output,
                   std::span<const QueryBlock> blocks, double work);
-  /// All of a tensor as float32: where it lies, or widened into `scratch`.
+  /// Returns a tensor as float32: in place, or widened into `scratch`.
   [[nodiscard]] const float* all_floats(const ConstTensorView& view, Scratch& scratch) const;
-  /// Zeros in float32 to add a tensor up in: the tensor itself, or `scratch`, for round_all() to
-  /// take them from.
+  /// Returns zeros to sum a tensor in: the tensor itself, or `scratch` for round_all().
   [[nodiscard]] static float* zeroed_floats(const TensorView& view, Scratch& scratch);
   void round_all(const float* values, const TensorView& view) const;
   template <class Element>
@@ -274,16 +268,16 @@ class CpuKernelSet final : public KernelSet {
   template <class Element>
   void loss_chunk(LossChunk& chunk);
   void loss_terms(LossChunk& chunk, float* logits);
-  /// x as `panels` want it; what is rounded is valid until the next call.
+  /// Returns x as `panels` want it; a rounded copy is valid until the next call.
   [[nodiscard]] ProductInput product_input(const ConstTensorView& x, const PanelWeight& panels);
   void project(const ConstTensorView& x, const Projection& projection);
-  /// Best value and index of every row over one thread's panels, into best_values_ and
+  /// Writes each row's best value and index over one thread's panels to best_values_ and
   /// best_indices_.
   void argmax_part(const ProductInput& hidden, const PanelWeight& panels, std::int64_t rows,
                    std::int64_t threads, std::int64_t thread);
-  /// One scratch area of at least `floats` for each thread a parallel region may start.
+  /// Reserves scratch of at least `floats` for each possible thread.
   void reserve_threads(std::int64_t floats);
-  /// The calling thread's area, in or outside a parallel region; `floats` must be reserved.
+  /// Returns the calling thread's area. Requires: `floats` are reserved.
   [[nodiscard]] float* thread_floats(std::int64_t floats);
 
   const VectorKernels& vector_;
@@ -296,12 +290,12 @@ class CpuKernelSet final : public KernelSet {
   std::vector<std::uint64_t> partial_hashes_;
   std::vector<float> best_values_;
   std::vector<std::int64_t> best_indices_;
-  std::vector<TokenSampler> samplers_;  ///< One for each thread.
+  std::vector<TokenSampler> samplers_;  ///< One per thread.
   LossRows loss_rows_;
   Scratch product_sums_;
-  Scratch rounded_input_;   ///< Of a decoding product.
-  Scratch widened_;         ///< A bias or a norm's weight.
-  Scratch attention_keys_;  ///< Of bfloat16 tensors, here and in the next three.
+  Scratch rounded_input_;
+  Scratch widened_;         ///< A bias or norm weight.
+  Scratch attention_keys_;  ///< This and the next three: of bfloat16 tensors.
   Scratch attention_values_;
   Scratch key_gradients_;
   Scratch value_gradients_;
@@ -310,12 +304,12 @@ class CpuKernelSet final : public KernelSet {
   Scratch loss_gradient_;
 };
 
-/// Multiply-adds below which a parallel region costs more than it saves.
+/// Minimum multiply-adds for a parallel region.
 inline constexpr double kParallelWork = 1.0e6;
-/// The same of decoding, which waits for memory: its few operations take longer.
+/// The same for decoding, whose operations wait for memory and take longer.
 inline constexpr double kParallelDecoding = 2.0e5;
 
-/// Splits [0, total) into `parts` runs of multiples of `unit`; returns where run `index` begins.
+/// Returns where part `index` of `parts` of [0, total) begins, a multiple of `unit`.
 [[nodiscard]] inline std::int64_t part_begin(std::int64_t total, std::int64_t parts,
                                              std::int64_t index, std::int64_t unit) {
   const std::int64_t units = (total + unit - 1) / unit;

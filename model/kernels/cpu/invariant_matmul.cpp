@@ -1,5 +1,5 @@
-/// Decoding products: packed panels, every element accumulated over K in ascending order by FMA, so
-/// that a row's bits depend on nothing but the row and the weight.
+/// Decoding products over packed panels. Each element is accumulated over K in ascending order by
+/// FMA, so a row's bits depend only on the row and the weight.
 
 #include <omp.h>
 
@@ -15,24 +15,23 @@ namespace jforge {
 
 namespace {
 
-/// Steps of K after which partial sums go back to y (exactly: storing a float changes nothing): a
-/// group of panels of this depth and the next one, which is fetched meanwhile, stay in the
-/// second-level cache while all rows pass over it …
+/// Steps of K between (exact) stores of partial sums: a group of panels this deep and the next one,
+/// being prefetched, fit the second-level cache.
 constexpr std::int64_t kDepthBlock = 1024;
-/// … but for so few rows, which pass over it together.
+/// Up to this many rows pass over the panels together and need no blocks.
 constexpr std::int64_t kRowsAtOnce = 8;
-/// The same for products of bfloat16, which have half the bytes.
+/// For bfloat16 products, which have half the bytes.
 constexpr std::int64_t kPairDepthBlock = 2048;
 static_assert(kDepthBlock % 2 == 0 && kPairDepthBlock % 2 == 0, "a pair of bfloat16 is not cut");
-/// Rows for which a streamed weight is used before the next one is fetched in the argmax.
+/// Rows per pass over a chunk of the head in the argmax.
 constexpr std::int64_t kArgmaxRows = 96;
 
-/// Marks in best_indices_: no column seen yet, and a NaN seen.
+/// Marks in best_indices_: no column seen; NaN seen.
 constexpr std::int64_t kNone = -1;
 constexpr std::int64_t kNaN = -2;
 
-/// Panels computed at a time: about 256 KiB of weight, so that it is still near when the next rows
-/// come.
+/// Returns the panels computed at a time, about 256 KiB of weight, which stay cached for the next
+/// rows.
 std::int64_t argmax_panels(std::int64_t k) {
   return std::clamp<std::int64_t>(65536 / (k * kLanes) / 4 * 4, 4, 32);
 }
@@ -43,8 +42,7 @@ const PanelWeight& panels_of(const PackedWeight& weight) {
   return *panels;
 }
 
-/// Whether the weight can be stored as bfloat16 without a loss: the lower half of each float is
-/// zero.
+/// Returns whether bfloat16 storage is lossless: the lower half of each float is zero.
 bool all_bfloat16(bool parallel, const float* source, std::int64_t rows, std::int64_t columns) {
   std::atomic<bool> exact = true;
   parallel_for(parallel, rows, [&](std::int64_t row) {
@@ -65,10 +63,10 @@ bool all_bfloat16(bool parallel, const float* source, std::int64_t rows, std::in
 BFloat16 rounded(float value) { return to_bfloat16(value); }
 BFloat16 rounded(BFloat16 value) { return value; }
 
-/// `count` rows of k numbers become the columns of a zeroed panel of pairs (PanelWeight).
+/// Copies `count` rows of k elements into the columns of a zeroed panel of pairs (PanelWeight).
 template <class Element>
 void fill_pairs(const Element* source, std::int64_t count, std::int64_t k, std::uint32_t* panel) {
-  constexpr std::int64_t kBlock = 128;  // So deep a part of a panel stays in the nearest cache.
+  constexpr std::int64_t kBlock = 128;  // This depth of a panel fits the L1 cache.
   for (std::int64_t begin = 0; begin < k; begin += kBlock) {
     const std::int64_t end = std::min(begin + kBlock, k);
     for (std::int64_t column = 0; column < count; ++column) {
@@ -82,8 +80,7 @@ void fill_pairs(const Element* source, std::int64_t count, std::int64_t k, std::
   }
 }
 
-/// Time of a product in multiply-adds: small batches are bound by reading the weight once (about 16
-/// per float read).
+/// Estimates the work in multiply-adds; reading a weight costs as much as about 8 rows.
 double product_work(std::int64_t m, std::int64_t n, std::int64_t k) {
   return static_cast<double>(std::max<std::int64_t>(m, 8)) * static_cast<double>(n) *
          static_cast<double>(k);
@@ -91,13 +88,11 @@ double product_work(std::int64_t m, std::int64_t n, std::int64_t k) {
 
 int decoding_threads(double work) { return work < kParallelDecoding ? 1 : omp_get_max_threads(); }
 
-/// Part of a product: rows of x by panels of the weight.
 struct ProductRange {
   std::int64_t row_begin, row_end, panel_begin, panel_end;
 };
 
-/// y points at the first row's element of the first panel's first column. `more_panels`: those
-/// behind the range are read next.
+/// `y` points at the range's first element. `more_panels`: later panels are read next.
 void product_range(const VectorKernels& vector, const ProductInput& x, const PanelWeight& weight,
                    const float* bias, float* y, std::int64_t y_row, const ProductRange& range,
                    bool more_panels = false) {
@@ -238,8 +233,8 @@ void CpuKernelSet::project(const ConstTensorView& x, const Projection& projectio
   const ProductInput input = product_input(x, panels);
   const std::int64_t count = panels.num_panels();
   const std::int64_t limit = decoding_threads(product_work(m, n, k));
-  // A thread's part is a run of panels, or of rows where there are few panels: by rows every thread
-  // reads the whole weight. Runs of whole tiles leave threads idle where there are few of them.
+  // A thread takes a run of panels, or, with few panels, of rows, although each thread then reads
+  // the whole weight. Runs of whole tiles would leave threads idle if there are few.
   const bool by_rows = count < 4 * limit && m >= 8 * limit;
   const std::int64_t unit = count >= 32 * limit ? 4 : 1;
   on_threads(limit, [&](std::int64_t threads, std::int64_t thread) {
@@ -323,7 +318,7 @@ void CpuKernelSet::invariant_argmax(ConstTensorView hidden, const PackedWeight& 
 }
 
 namespace {
-/// Logits below which a parallel region costs more than it saves.
+/// Minimum logits for a parallel region.
 constexpr std::int64_t kSampledInRegion = 1 << 16;
 }  // namespace
 

@@ -1,4 +1,4 @@
-/// Training products. Only the packed weights of invariant_matmul.cpp make small batches quick.
+/// Training products. For small batches the packed weights of invariant_matmul.cpp are faster.
 
 #include <omp.h>
 
@@ -29,7 +29,7 @@ template void CpuKernelSet::multiply(BlockedProduct<BFloat16> product);
 
 namespace {
 
-/// Calls with a float or a BFloat16, whichever `type` says.
+/// Calls `function` with a float or a BFloat16.
 template <class Function>
 void with_element(DType type, Function function) {
   if (type == DType::float32) {
@@ -39,7 +39,6 @@ void with_element(DType type, Function function) {
   }
 }
 
-/// c or `rounded` of a product, whichever the view is.
 template <class Element>
 void set_result(const TensorView& view, BlockedProduct<Element>& product) {
   if (view.dtype() == DType::float32) {

@@ -1,8 +1,7 @@
 #pragma once
 
-/// OpenMP regions that cost nothing when they are not worth it. An `omp parallel if (false)` still
-/// makes the runtime allocate a team of one, so the serial case branches before the region: no
-/// allocation per decoded token.
+/// OpenMP regions without cost if they are not worthwhile. `omp parallel if (false)` still
+/// allocates a team of one, so the serial case branches before the region.
 
 #include <omp.h>
 
@@ -16,12 +15,12 @@
 
 namespace jforge {
 
-/// team() on each of at most `threads` threads.
+/// Runs team() on each of at most `threads` threads.
 template <class Team>
 void in_region(int threads, Team team) {
 #ifdef __SANITIZE_THREAD__
-  // ThreadSanitizer does not see how libgomp hands the work over and waits for it: it is told here.
-  // Between the threads of a region it is told nothing, so that races there are found.
+  // ThreadSanitizer does not see libgomp's fork and join, so they are annotated. Nothing is
+  // annotated within a region, so that races there are found.
   static std::mutex one_at_a_time;
   static Team* shared = nullptr;
   static char forked = 0;
@@ -42,7 +41,6 @@ void in_region(int threads, Team team) {
 #endif
 }
 
-/// Whether a loop of `count` pieces is worth a region; the caller says whether its work is.
 inline bool opens_region(bool worthwhile, std::int64_t count) {
   return worthwhile && count > 1 && omp_get_max_threads() > 1;
 }
@@ -54,8 +52,7 @@ void serial_for(std::int64_t count, Body& body) {
   }
 }
 
-/// body(i) for i in [0, count), shared out over the threads when `worthwhile`. Each i is done by
-/// one thread, whole.
+/// Calls body(i) for i in [0, count), on several threads if `worthwhile`.
 template <class Body>
 void parallel_for(bool worthwhile, std::int64_t count, Body body) {
   if (!opens_region(worthwhile, count)) {
@@ -69,7 +66,7 @@ void parallel_for(bool worthwhile, std::int64_t count, Body body) {
   });
 }
 
-/// As parallel_for, for pieces of unequal size.
+/// Like parallel_for, for pieces of unequal size.
 template <class Body>
 void parallel_for_dynamic(bool worthwhile, std::int64_t count, Body body) {
   if (!opens_region(worthwhile, count)) {
@@ -83,7 +80,7 @@ void parallel_for_dynamic(bool worthwhile, std::int64_t count, Body body) {
   });
 }
 
-/// body(threads, thread) once on each of at most `limit` threads.
+/// Calls body(threads, thread) once on each of at most `limit` threads.
 template <class Body>
 void on_threads(std::int64_t limit, Body body) {
   if (limit > 1) {

@@ -9,14 +9,14 @@ namespace jforge {
 
 namespace {
 
-/// Elements below which a row-wise loop stays on the calling thread.
+/// Minimum elements for a parallel region.
 constexpr std::int64_t kParallelElements = 1 << 16;
-/// Columns of one unit of work when a loop over rows must stay in order.
+/// Columns of a unit of work if the loop over rows must stay in order.
 constexpr std::int64_t kColumnBlock = 64;
 
 std::int64_t length(std::size_t size) { return static_cast<std::int64_t>(size); }
 
-/// Elements that are widened to float32 at once; several such runs stay in the nearest cache.
+/// Elements widened at once; several such runs fit the L1 cache.
 constexpr std::int64_t kRun = 1024;
 using Run = float[kRun];
 
@@ -96,7 +96,8 @@ void CpuKernelSet::embedding_backward(const PackedPlan& plan, ConstTensorView ou
   });
 }
 
-/// rms_norm() of rows that row_at(first element, scratch of 2 · columns) gives as float32.
+/// Computes rms_norm() of rows that row_at(first element, scratch of 2 · columns) returns as
+/// float32.
 template <class RowAt>
 void CpuKernelSet::norm_rows(const ConstTensorView& x, const ConstTensorView& weight, float epsilon,
                              const TensorView& y, const TensorView& inverse_rms,
@@ -145,7 +146,7 @@ void CpuKernelSet::add_rms_norm(ConstTensorView x, TensorView stream, ConstTenso
     float* const sum = floats_of(vector_, stream, at, columns, scratch);
     vector_.add(floats_of(vector_, x, at, columns, scratch + columns), sum, columns);
     round_floats(vector_, sum, stream, at, columns);
-    // What add() leaves, where that is rounded.
+    // The sum as rounded by add().
     return floats_of(vector_, stream, at, columns, scratch);
   });
 }

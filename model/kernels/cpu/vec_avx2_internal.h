@@ -1,7 +1,7 @@
 #pragma once
 
-/// Sixteen floats in two AVX2 registers. Same names and same results, bit for bit, as
-/// vec_avx512_internal.h. Included only by vector_avx2.cpp.
+/// Sixteen floats in two AVX2 registers, with the names and bits of vec_avx512_internal.h. Only for
+/// vector_avx2.cpp.
 
 #include <immintrin.h>
 
@@ -18,7 +18,7 @@ struct Vec {
   __m256 high;
 };
 
-/// All ones in the lanes before `count`, of the eight lanes that begin at `first`.
+/// Returns ones in the lanes before `count`, of eight lanes that begin at `first`.
 inline __m256i lanes_before(std::int64_t count, int first) {
   const __m256i lane =
       _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(first));
@@ -35,7 +35,7 @@ inline void store(float* p, Vec a) {
 inline __m256i load_pairs(const std::uint32_t* p) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }
-/// The first or the second of sixteen pairs of bfloat16 (PanelWeight), exactly.
+/// Widens the first or second of sixteen bfloat16 pairs (PanelWeight).
 inline Vec load_first_of_pairs(const std::uint32_t* p) {
   return {_mm256_castsi256_ps(_mm256_slli_epi32(load_pairs(p), 16)),
           _mm256_castsi256_ps(_mm256_slli_epi32(load_pairs(p + 8), 16))};
@@ -45,12 +45,12 @@ inline Vec load_second_of_pairs(const std::uint32_t* p) {
   return {_mm256_castsi256_ps(_mm256_and_si256(load_pairs(p), mask)),
           _mm256_castsi256_ps(_mm256_and_si256(load_pairs(p + 8), mask))};
 }
-/// a in the first `count` lanes, b in the others.
+/// Returns a in the first `count` lanes, b in the others.
 inline Vec select_first(Vec a, Vec b, std::int64_t count) {
   return {_mm256_blendv_ps(b.low, a.low, _mm256_castsi256_ps(lanes_before(count, 0))),
           _mm256_blendv_ps(b.high, a.high, _mm256_castsi256_ps(lanes_before(count, 8)))};
 }
-/// Lanes at and after `count` (0 … 16) read as `fill` and are not touched in memory.
+/// Reads lanes from `count` (0 … 16) on as `fill` and does not access their memory.
 inline Vec load_first(const float* p, std::int64_t count, Vec fill) {
   const Vec loaded = {_mm256_maskload_ps(p, lanes_before(count, 0)),
                       _mm256_maskload_ps(p + 8, lanes_before(count, 8))};
@@ -63,12 +63,11 @@ inline void store_first(float* p, Vec a, std::int64_t count) {
 inline __m256 widen(__m128i eight) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(eight), 16));
 }
-/// Sixteen bfloat16 as floats, exactly.
 inline Vec load(const BFloat16* p) {
   const auto* const halves = reinterpret_cast<const __m128i*>(p);
   return {widen(_mm_loadu_si128(halves)), widen(_mm_loadu_si128(halves + 1))};
 }
-/// Lanes at and after `count` read as 0.
+/// Reads lanes from `count` on as 0.
 inline Vec load_first(const BFloat16* p, std::int64_t count) {
   BFloat16 lanes[16] = {};
   __builtin_memcpy(lanes, p, static_cast<std::size_t>(count) * sizeof(BFloat16));
@@ -83,9 +82,9 @@ inline __m256i round_to_bfloat16(__m256 a) {
   const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
   return _mm256_blendv_epi8(rounded, _mm256_or_si256(upper, _mm256_set1_epi32(0x0040)), nan);
 }
-/// The bits of to_bfloat16.
+/// Rounds as to_bfloat16.
 inline void store(BFloat16* p, Vec a) {
-  // The pack works on each half of the registers: quarters 0 2 1 3 put the lanes back in order.
+  // The pack interleaves register halves; quarters 0 2 1 3 restore the order.
   const __m256i packed = _mm256_packus_epi32(round_to_bfloat16(a.low), round_to_bfloat16(a.high));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                       _mm256_permute4x64_epi64(packed, _MM_SHUFFLE(3, 1, 2, 0)));
@@ -117,8 +116,8 @@ inline __m256 odd_of_pairs(__m256 pairs) {
   return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(pairs),
                                               _mm256_set1_epi32(static_cast<int>(0xFFFF0000U))));
 }
-/// Lanes that hold two bfloat16 each, the even one in the lower half: sum + odd·odd, then +
-/// even·even, each by fused multiply-add.
+/// Each lane holds two bfloat16, the even one in the lower half. Returns (sum + odd·odd) +
+/// even·even by FMA.
 inline Vec fma_pairs(Vec a, Vec b, Vec sum) {
   const Vec first = fma({odd_of_pairs(a.low), odd_of_pairs(a.high)},
                         {odd_of_pairs(b.low), odd_of_pairs(b.high)}, sum);
@@ -126,7 +125,7 @@ inline Vec fma_pairs(Vec a, Vec b, Vec sum) {
              {even_of_pairs(b.low), even_of_pairs(b.high)}, first);
 }
 inline Vec sqrt(Vec a) { return {_mm256_sqrt_ps(a.low), _mm256_sqrt_ps(a.high)}; }
-/// b where either operand is NaN.
+/// Returns b if an operand is NaN.
 inline Vec maximum(Vec a, Vec b) {
   return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};
 }
@@ -141,21 +140,20 @@ inline __m256 power_of_two_half(__m256 n) {
   const __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
   return _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23));
 }
-/// 2^n for integral n in −126 … 127.
+/// Returns 2^n for integral n in −126 … 127.
 inline Vec power_of_two(Vec n) { return {power_of_two_half(n.low), power_of_two_half(n.high)}; }
-/// +0 where x < bound, a elsewhere (NaN in x keeps a).
+/// Returns +0 if x < bound, else a (also for NaN in x).
 inline Vec zero_below(Vec x, Vec bound, Vec a) {
   return {_mm256_and_ps(_mm256_cmp_ps(x.low, bound.low, _CMP_NLT_UQ), a.low),
           _mm256_and_ps(_mm256_cmp_ps(x.high, bound.high, _CMP_NLT_UQ), a.high)};
 }
-/// Lanes 0–7 and 8–15.
 inline __m256 low_half(Vec a) { return a.low; }
 inline __m256 high_half(Vec a) { return a.high; }
 
-/// Rows of the product tile and column panels per group that fill 16 registers, two to a panel.
+/// Product tile (rows × panels) that fills 16 registers, two per panel.
 constexpr int kTileRows = 6;
 constexpr int tile_panels(int rows) { return rows >= 4 ? 1 : (rows == 1 ? 4 : 2); }
-/// A tile of a few more rows and fewer panels; 0: there is none.
+/// A tile of more rows and fewer panels; 0 panels: none.
 constexpr int kWideTileRows = 8;
 constexpr int wide_tile_panels() { return 0; }
 

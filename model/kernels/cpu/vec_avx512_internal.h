@@ -1,7 +1,7 @@
 #pragma once
 
-/// Sixteen floats in one AVX-512 register. Same names and same results, bit for bit, as
-/// vec_avx2_internal.h. Included only by vector_avx512.cpp.
+/// Sixteen floats in one AVX-512 register, with the names and bits of vec_avx2_internal.h. Only for
+/// vector_avx512*.cpp.
 
 #include <immintrin.h>
 
@@ -25,7 +25,7 @@ inline Vec zero() { return {_mm512_setzero_ps()}; }
 inline Vec broadcast(float x) { return {_mm512_set1_ps(x)}; }
 inline Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
 inline void store(float* p, Vec a) { _mm512_storeu_ps(p, a.value); }
-/// The first or the second of sixteen pairs of bfloat16 (PanelWeight), exactly.
+/// Widens the first or second of sixteen bfloat16 pairs (PanelWeight).
 inline Vec load_first_of_pairs(const std::uint32_t* p) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16))};
 }
@@ -33,7 +33,7 @@ inline Vec load_second_of_pairs(const std::uint32_t* p) {
   const __m512i mask = _mm512_set1_epi32(static_cast<int>(0xFFFF0000U));
   return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), mask))};
 }
-/// Lanes at and after `count` (0 … 16) read as `fill` and are not touched in memory.
+/// Reads lanes from `count` (0 … 16) on as `fill` and does not access their memory.
 inline Vec load_first(const float* p, std::int64_t count, Vec fill) {
   return {_mm512_mask_loadu_ps(fill.value, first_lanes(count), p)};
 }
@@ -43,15 +43,14 @@ inline void store_first(float* p, Vec a, std::int64_t count) {
 inline Vec widen(__m256i sixteen) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(sixteen), 16))};
 }
-/// Sixteen bfloat16 as floats, exactly.
 inline Vec load(const BFloat16* p) {
   return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
-/// Lanes at and after `count` read as 0.
+/// Reads lanes from `count` on as 0.
 inline Vec load_first(const BFloat16* p, std::int64_t count) {
   return widen(_mm256_maskz_loadu_epi16(first_lanes(count), p));
 }
-/// The bits of to_bfloat16.
+/// Rounds as to_bfloat16.
 inline __m256i round_to_bfloat16(Vec a) {
   const __m512i bits = _mm512_castps_si512(a.value);
   const __m512i upper = _mm512_srli_epi32(bits, 16);
@@ -68,7 +67,7 @@ inline void store(BFloat16* p, Vec a) {
 inline void store_first(BFloat16* p, Vec a, std::int64_t count) {
   _mm256_mask_storeu_epi16(p, first_lanes(count), round_to_bfloat16(a));
 }
-/// a in the first `count` lanes, b in the others.
+/// Returns a in the first `count` lanes, b in the others.
 inline Vec select_first(Vec a, Vec b, std::int64_t count) {
   return {_mm512_mask_blend_ps(first_lanes(count), b.value, a.value)};
 }
@@ -77,9 +76,8 @@ inline Vec operator-(Vec a, Vec b) { return {_mm512_sub_ps(a.value, b.value)}; }
 inline Vec operator*(Vec a, Vec b) { return {_mm512_mul_ps(a.value, b.value)}; }
 inline Vec operator/(Vec a, Vec b) { return {_mm512_div_ps(a.value, b.value)}; }
 inline Vec fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.value, b.value, c.value)}; }
-/// Lanes that hold two bfloat16 each, the even one in the lower half: sum + odd·odd, then +
-/// even·even, each by fused multiply-add. The instruction does the same two steps, but reads and
-/// gives 0 for denormal numbers.
+/// Each lane holds two bfloat16, the even one in the lower half. Returns (sum + odd·odd) +
+/// even·even by FMA. The instruction also flushes denormals to 0.
 inline Vec fma_pairs(Vec a, Vec b, Vec sum) {
 #ifdef __AVX512BF16__
   return {_mm512_dpbf16_ps(sum.value, reinterpret_cast<__m512bh>(a.value),
@@ -97,30 +95,29 @@ inline Vec fma_pairs(Vec a, Vec b, Vec sum) {
 #endif
 }
 inline Vec sqrt(Vec a) { return {_mm512_sqrt_ps(a.value)}; }
-/// b where either operand is NaN.
+/// Returns b if an operand is NaN.
 inline Vec maximum(Vec a, Vec b) { return {_mm512_max_ps(a.value, b.value)}; }
 inline Vec minimum(Vec a, Vec b) { return {_mm512_min_ps(a.value, b.value)}; }
 inline Vec round_to_integer(Vec a) {
   return {_mm512_roundscale_ps(a.value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
-/// 2^n for integral n in −126 … 127.
+/// Returns 2^n for integral n in −126 … 127.
 inline Vec power_of_two(Vec n) {
   const __m512i biased = _mm512_add_epi32(_mm512_cvtps_epi32(n.value), _mm512_set1_epi32(127));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(biased, 23))};
 }
-/// +0 where x < bound, a elsewhere (NaN in x keeps a).
+/// Returns +0 if x < bound, else a (also for NaN in x).
 inline Vec zero_below(Vec x, Vec bound, Vec a) {
   const __mmask16 keep = _mm512_cmp_ps_mask(x.value, bound.value, _CMP_NLT_UQ);
   return {_mm512_maskz_mov_ps(keep, a.value)};
 }
-/// Lanes 0–7 and 8–15.
 inline __m256 low_half(Vec a) { return _mm512_castps512_ps256(a.value); }
 inline __m256 high_half(Vec a) { return _mm512_extractf32x8_ps(a.value, 1); }
 
-/// Rows of the product tile and column panels per group that fill 32 registers.
+/// Product tile (rows × panels) that fills 32 registers.
 constexpr int kTileRows = 6;
 constexpr int tile_panels(int rows) { return rows >= 4 ? 4 : 8; }
-/// A tile of a few more rows and fewer panels; 0: there is none.
+/// A tile of more rows and fewer panels; 0 panels: none.
 constexpr int kWideTileRows = 8;
 constexpr int wide_tile_panels() { return 2; }
 

@@ -1,5 +1,5 @@
 #include "model/kernels/cpu/vec_avx512_internal.h"
-// The bodies below are written against the type of the include above.
+// The headers below use the vector type of the header above.
 #include "model/kernels/cpu/vector_loops_internal.h"
 #include "model/kernels/cpu/vector_product_internal.h"
 

@@ -1,7 +1,7 @@
 #pragma once
 
-/// Row-wise, softmax, loss and optimizer loops, and the table of them all. Compiled once per
-/// instruction set after vec_*_internal.h; internal linkage only (see vector_product_internal.h).
+/// Row-wise, softmax, loss and optimizer loops, and the table of all. Compiled per instruction set
+/// after vec_*_internal.h, with internal linkage (see vector_product_internal.h).
 
 #include "model/kernels/cpu/vector_kernels_internal.h"
 #include "model/kernels/cpu/vector_pairs_internal.h"
@@ -16,7 +16,7 @@ using jforge::SoftmaxState;
 // No standard library here: its inline functions would be shared with baseline code.
 constexpr float kMinusInfinity = -__builtin_inff();
 
-/// Lanes added as a tree: halves, quarters, pairs.
+/// Adds the lanes as a tree: halves, quarters, pairs.
 inline float reduce_add(Vec a) {
   const __m256 eight = _mm256_add_ps(low_half(a), high_half(a));
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
@@ -33,9 +33,8 @@ inline float reduce_maximum(Vec a) {
 
 inline float first_lane(Vec a) { return _mm_cvtss_f32(_mm256_castps256_ps128(low_half(a))); }
 
-/// e^x within 2 units in the last place: Cody–Waite reduction by ln 2, then the polynomial of
-/// Cephes' expf. Results below the smallest normal number are 0, arguments above 88 saturate, NaN
-/// stays NaN.
+/// Returns e^x within 2 ulps: Cody–Waite reduction by ln 2, then the polynomial of Cephes' expf.
+/// Subnormal results are 0, arguments above 88 saturate, NaN stays NaN.
 inline Vec exponential(Vec x) {
   const Vec lowest = broadcast(-87.33654F);
   const Vec clamped = minimum(broadcast(88.02F), maximum(lowest, x));
@@ -51,7 +50,7 @@ inline Vec exponential(Vec x) {
   return zero_below(x, lowest, y * power_of_two(n));
 }
 
-/// Calls body(offset, lanes) for every full vector and once for the rest.
+/// Calls body(offset, lanes) for each full vector and once for the rest.
 template <class Body>
 inline void for_vectors(std::int64_t count, Body body) {
   std::int64_t i = 0;
@@ -133,8 +132,7 @@ void add(const float* x, float* y, std::int64_t count) {
   });
 }
 
-/// Σ over terms(offset, lanes) with four independent running vectors: the order depends only on
-/// `count`.
+/// Sums in four independent vectors; the order depends only on `count`.
 template <class Term>
 inline float ordered_sum(std::int64_t count, Term accumulate) {
   Vec sums[4] = {zero(), zero(), zero(), zero()};
@@ -234,8 +232,7 @@ float maximum_of(const float* x, std::int64_t count) {
 }
 
 std::int64_t first_maximum(const float* x, std::int64_t count, float* value) {
-  // x − x is 0 for numbers and NaN for NaN and the infinities: one cheap test sends both to the
-  // careful loops.
+  // x − x is 0 for finite numbers and NaN otherwise, so one cheap test finds the special cases.
   Vec strange = zero();
   Vec highest = broadcast(kMinusInfinity);
   for_vectors(count, [&](std::int64_t i, std::int64_t lanes) {
@@ -263,7 +260,7 @@ std::int64_t first_maximum(const float* x, std::int64_t count, float* value) {
   return index;
 }
 
-/// Sums vectors of terms in float over blocks of 512 elements, blocks in double.
+/// Sums blocks of 512 elements in float, the blocks in double.
 template <class Term>
 inline double blocked_sum(std::int64_t count, Term term) {
   constexpr std::int64_t kBlock = 512;

@@ -1,8 +1,7 @@
 #pragma once
 
-/// The product of two bfloat16 operands (PairProduct) with the packing of its columns, and the way
-/// of rows from bfloat16 to float32 and back. Compiled once per instruction set; internal linkage
-/// only (see vector_product_internal.h).
+/// The bfloat16 product (PairProduct), its column packing, and row conversion. Compiled per
+/// instruction set, with internal linkage (see vector_product_internal.h).
 
 #include "model/kernels/cpu/vector_kernels_internal.h"
 #include "model/kernels/cpu/vector_product_internal.h"
@@ -22,19 +21,18 @@ inline void store_lanes(BFloat16* p, Vec a, std::int64_t lanes) {
   }
 }
 
-/// The pair at p in every lane; `p` need not be aligned.
+/// Loads the pair at p, which may be unaligned, into every lane.
 inline Vec broadcast_pair(const BFloat16* p) {
   float pair;
   __builtin_memcpy(&pair, p, sizeof(pair));
   return broadcast(pair);
 }
-/// A pair whose second half is 0.
+/// The pair's second half is 0.
 inline Vec broadcast_last(const BFloat16* p) {
   const BFloat16 pair[2] = {*p, {}};
   return broadcast_pair(pair);
 }
 
-/// One step of R rows by P panels.
 template <int R, int P, class Broadcast>
 inline void pairs_step(const BFloat16* a, std::int64_t a_row, const BFloat16* b,
                        std::int64_t b_panel, Broadcast broadcast_a, Vec (&sums)[R][P]) {
@@ -53,7 +51,7 @@ inline void pairs_step(const BFloat16* a, std::int64_t a_row, const BFloat16* b,
   }
 }
 
-/// Rows [row, row + R) by panels column / 16 … + P, in registers over the whole depth.
+/// Computes R rows by P panels in registers over the whole depth.
 template <int R, int P>
 inline void pairs_block(const PairProduct& t, std::int64_t row, std::int64_t column) {
   const std::int64_t left = t.columns - column - (P - 1) * kLanes;
@@ -69,7 +67,7 @@ inline void pairs_block(const PairProduct& t, std::int64_t row, std::int64_t col
       sums[r][p] = t.start != nullptr ? load_lanes(t.start + i, lanes)
                    : t.accumulate     ? load_first(t.c + i, lanes, zero())
                                       : zero();
-      // The next rows' results are fetched while these are computed: they may lie far away.
+      // Prefetches the next rows' results, which may be far away.
       if (t.rounded == nullptr) {
         _mm_prefetch(t.c + i + R * t.c_row, _MM_HINT_T0);
       } else {
@@ -107,8 +105,8 @@ inline void pairs_block(const PairProduct& t, std::int64_t row, std::int64_t col
   }
 }
 
-/// Columns from `column` on in groups of P panels as long as they last; returns where it stopped.
-/// Panels outside, rows inside: a group stays in the near cache while all rows pass over it.
+/// Multiplies groups of P panels from `column` on; returns the column where it stopped. A group
+/// stays cached while all rows pass over it.
 template <int P>
 inline std::int64_t pairs_groups(const PairProduct& t, std::int64_t column) {
   for (; t.columns - column > (P - 1) * kLanes; column += P * kLanes) {
@@ -150,7 +148,7 @@ void pair_columns(const BFloat16* source, std::int64_t stride, std::int64_t coun
     const BFloat16* const rows = source + column * stride;
     const std::int64_t width = count - column < 8 ? count - column : 8;
     std::int64_t step = 0;
-    // A pair is moved like a float.
+    // Moves pairs as floats.
     for (; width == 8 && 2 * step + 16 <= depth; step += 8) {
       __m256 lines[8];
       for (int i = 0; i < 8; ++i) {

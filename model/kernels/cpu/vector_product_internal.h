@@ -1,8 +1,7 @@
 #pragma once
 
-/// The one product loop (TileProduct) and the transposition of key tiles. Compiled once per
-/// instruction set; everything has internal linkage, so that no function compiled for a newer
-/// processor can be linked into baseline code.
+/// The product loop (TileProduct) and the transposition of key tiles. Compiled per instruction set,
+/// with internal linkage, so that baseline code never links a function for a newer processor.
 
 #include "model/kernels/cpu/vector_kernels_internal.h"
 
@@ -11,8 +10,8 @@ namespace {
 using jforge::kLanes;
 using jforge::TileProduct;
 
-/// How the operands of a product lie: a_row is 1, or a_depth is 1, or that with b streamed, or
-/// streamed in pairs.
+/// Layout of the operands: a_row is 1; a_depth is 1; a_depth is 1 and b is streamed, as floats or
+/// as pairs.
 enum class Operands : std::uint8_t { rows_adjacent, depth_adjacent, streamed, pairs };
 constexpr bool streams(Operands operands) { return operands >= Operands::streamed; }
 
@@ -30,9 +29,9 @@ inline void product_step(const float* a, std::int64_t a_row, const Vec (&weights
   }
 }
 
-/// Words ahead of their use that the lines of P panels are fetched, for a step of `step` words:
-/// some KiB; near the panels' ends the beginnings of the next group's, which the processor would
-/// not guess. A decoded token waits for nothing but these panels.
+/// Returns the prefetch distance in words, for steps of `step` words. Near the panels' ends it
+/// reaches the next group, which hardware prefetch would miss. A decoded token waits only for these
+/// panels.
 template <int P>
 inline std::int64_t distance_ahead(std::int64_t steps_left, std::int64_t step,
                                    std::int64_t b_panel) {
@@ -40,9 +39,8 @@ inline std::int64_t distance_ahead(std::int64_t steps_left, std::int64_t step,
   return kAhead * step + (kAhead < steps_left ? 0 : (P - 1) * b_panel);
 }
 
-/// Two panels of the group that comes next, which a tile of rows fetches while it computes, a line
-/// of each for every line that it reads itself. All tiles together fetch the whole group, so that
-/// the memory works all the time.
+/// Two panels of the next group. Each tile of rows fetches a line of both per line that it reads,
+/// so that all tiles together fetch the group and memory stays busy.
 struct NextPanels {
   const void* lines[2];
 
@@ -53,7 +51,7 @@ struct NextPanels {
   }
 };
 
-/// All steps in k. `b` is the first panel.
+/// Takes all steps in k; `b` is the first panel.
 template <int R, int P, Operands kOperands>
 inline void product_depth(const TileProduct& t, const float* a, const float* b,
                           const NextPanels& next, Vec (&sums)[R][P]) {
@@ -62,7 +60,7 @@ inline void product_depth(const TileProduct& t, const float* a, const float* b,
   const std::int64_t a_depth = kRowsAdjacent ? t.a_depth : 1;
   const std::int64_t b_panel = t.b_panel;
   const std::int64_t b_depth = t.b_depth;
-  // One to three rows take more panels at once than it pays to ask for: the processor guesses them.
+  // With one to three rows there are too many panels; hardware prefetch is better.
   constexpr bool kFetch = streams(kOperands) && (P == 4 || P == 2);
   for (std::int64_t k = 0; k < t.depth; ++k) {
     Vec weights[P];
@@ -116,7 +114,7 @@ inline void product_depth(const TileProduct& t, const float* a, const std::uint3
   }
 }
 
-/// R rows by P panels in registers over the whole depth.
+/// Computes R rows by P panels in registers over the whole depth.
 template <int R, int P, Operands kOperands, class Weight>
 inline void product_block(const TileProduct& t, const float* a, const Weight* b, float* c,
                           const float* bias, std::int64_t last_columns, const NextPanels& next) {
@@ -129,7 +127,7 @@ inline void product_block(const TileProduct& t, const float* a, const Weight* b,
       sums[r][p] = t.accumulate ? load_first(c + r * t.c_row + p * kLanes, width, zero()) : zero();
     }
   }
-  // The next rows' sums are fetched while these are computed: they may lie far away.
+  // Prefetches the next rows' sums, which may be far away.
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
@@ -164,7 +162,7 @@ inline const auto* panels_of(const TileProduct& t) {
   }
 }
 
-/// All rows against P panels that begin at column `column`.
+/// Multiplies all rows by P panels from column `column` on.
 template <int P, Operands kOperands>
 inline void product_rows(const TileProduct& t, std::int64_t row, std::int64_t rows,
                          std::int64_t column, const NextPanels& next) {
@@ -206,15 +204,14 @@ inline void product_rows(const TileProduct& t, std::int64_t row, std::int64_t ro
   }
 }
 
-/// Columns from `column` on in groups of P panels as long as they last; returns where it stopped.
-/// At most kRows rows make a tile.
-/// Panels outside, rows inside: a group of panels stays in the near cache while all rows pass over
-/// it, in tiles of nearly equal size. A rest of its own would read the panels a second time.
+/// Multiplies groups of P panels from `column` on; returns the column where it stopped. A group
+/// stays cached while all rows pass over it, in tiles of up to kRows rows and nearly equal size,
+/// because a small remainder would read the panels once more.
 template <int P, Operands kOperands, int kRows = kTileRows>
 inline std::int64_t product_groups(const TileProduct& t, std::int64_t column) {
   const std::int64_t tiles = (t.rows + kRows - 1) / kRows;
   const std::int64_t least = tiles == 0 ? 0 : t.rows / tiles;
-  const std::int64_t larger = t.rows - least * tiles;  // So many have one row more.
+  const std::int64_t larger = t.rows - least * tiles;  // Tiles with one row more.
   for (; t.columns - column > (P - 1) * kLanes; column += P * kLanes) {
     const auto* const group = panels_of<kOperands>(t) + column / kLanes * t.b_panel;
     const bool more = t.columns - column > P * kLanes;
@@ -223,8 +220,8 @@ inline std::int64_t product_groups(const TileProduct& t, std::int64_t column) {
     std::int64_t row = 0;
     for (std::int64_t tile = 0; tile < tiles; ++tile) {
       const std::int64_t rows = least + (tile < larger ? 1 : 0);
-      // A single tile is bound by the memory and asks for what it needs itself; what is near
-      // already costs nothing to ask for.
+      // A single tile is memory-bound and prefetches for itself; prefetching cached lines costs
+      // nothing.
       NextPanels next{{group, group}};
       const std::int64_t first = P * tile / tiles;
       const std::int64_t last = P * (tile + 1) / tiles - 1;
@@ -247,7 +244,7 @@ inline void product(const TileProduct& t) {
     column = product_groups<tile_panels(2), kOperands>(t, column);
   }
   if constexpr (streams(kOperands) && wide_tile_panels() > 0) {
-    // One pass over the panels instead of two: for so few rows the memory decides.
+    // One pass over the panels instead of two: so few rows are memory-bound.
     if (kTileRows < t.rows && t.rows <= kWideTileRows) {
       column = product_groups<wide_tile_panels(), kOperands, kWideTileRows>(t, column);
       product_groups<1, kOperands, kWideTileRows>(t, column);
@@ -273,7 +270,7 @@ void tile_product(const TileProduct& t) {
   }
 }
 
-/// 8×8 transposition: 8 rows of 8 become 8 rows of `target`.
+/// Transposes 8×8 floats to rows of `target`.
 inline void transpose_lines(__m256 (&r)[8], float* target, std::int64_t target_stride) {
   __m256 s[8];
   for (int i = 0; i < 8; i += 2) {
@@ -293,7 +290,6 @@ inline void transpose_lines(__m256 (&r)[8], float* target, std::int64_t target_s
   }
 }
 
-/// 8 rows of `source` become 8 rows of `target`.
 inline void transpose_8x8(const float* source, std::int64_t stride, float* target,
                           std::int64_t target_stride) {
   __m256 r[8];

@@ -1,5 +1,5 @@
-/// Output projection and both losses in one pass (METHOD.md §4): chunks of rows whose logits fit
-/// a bounded scratch.
+/// Output projection and both losses in one pass (METHOD.md §4), in chunks of rows that bound the
+/// logits.
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +15,6 @@ bool has_target(const LossItem& item) { return item.target >= 0; }
 
 }  // namespace
 
-/// Items of one chunk with their rows gathered.
 struct CpuKernelSet::LossChunk {
   std::span<const LossItem> items;
   LossRows& placed;
@@ -32,8 +31,8 @@ struct CpuKernelSet::LossChunk {
   VocabularyLossSums sums{};
 };
 
-/// Loss terms of every item; logits of rows with gradient become the gradients of the logits, in
-/// the type of the head.
+/// Computes every item's loss terms and replaces logits of rows with gradient by their gradients,
+/// in the head's type.
 void CpuKernelSet::loss_terms(LossChunk& chunk, float* logits) {
   // Not a structured binding: a lambda in a parallel region captures them.
   auto& placed = chunk.placed.placement;
