@@ -1,7 +1,5 @@
 #pragma once
 
-/// Adding rows to a table where several may go to the same place, in a fixed order.
-
 #include "model/kernels/cuda/cuda_packed_plan_internal.h"
 #include "model/kernels/cuda/float_elements.h"
 
@@ -9,8 +7,8 @@ namespace jforge {
 
 inline constexpr std::int64_t kRowGroupLanes = 256;
 
-/// table[places[r]] += source[r] for rows of `columns` numbers: a block owns a place of the table,
-/// whose rows it adds in their order and rounds once. For as many blocks as there are groups.
+/// table[places[r]] += source[r] for rows of `columns` elements. Each block owns a place of the
+/// table, adds its rows in order and rounds once. Launch one block per group.
 template <class Place>
 struct AddRowGroups {
   CudaPackedPlan::RowGroups groups;

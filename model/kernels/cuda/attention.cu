@@ -1,7 +1,6 @@
-/// Attention forward, packed and decoding, through one kernel. A row's result is a function of its
-/// query and its keys in logical order: keys are taken in tiles that begin at multiples of
-/// kTileKeys of that order, scores add over D in order, sums over a tile's keys in order. How keys
-/// lie in memory and which rows share a block change no bit.
+/// Attention forward on lanes, packed and decoding. A row's bits depend only on its query and its
+/// keys in logical order: tiles begin at multiples of kTileKeys; scores add over D in order, sums
+/// over a tile's keys in order. Memory layout and blocks change no bit.
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +16,7 @@ namespace jforge {
 
 namespace {
 
-/// One block of queries of one key head; block index = query block · key heads + key head.
+/// A block of queries of one key head; block index = query block · key heads + key head.
 struct AttentionForward {
   HeadShape shape;
   const QueryTile* blocks;
@@ -35,7 +34,7 @@ struct AttentionForward {
   struct State {
     float maximum;
     float sum;
-    float shrink;  ///< Factor of this tile for what was accumulated before.
+    float shrink;  ///< This tile's factor for earlier sums.
   };
 
   [[nodiscard]] static constexpr std::int64_t shared_bytes(const HeadShape& heads,
@@ -79,7 +78,7 @@ struct AttentionForward {
       };
       load_tile(group, k, size, shape.dim, stride, 1.0F, keys, key_place);
       load_tile(group, v, size, shape.dim, stride, 1.0F, values, key_place);
-      // Keys of the tile that query i sees; what it does not see is never multiplied in.
+      // Keys of the tile that query i sees; hidden keys are never multiplied in.
       const auto seen = [&](std::int64_t i) {
         const std::int64_t left =
             std::int64_t{visible[block.row_begin + i / shape.group()]} - begin;
@@ -125,13 +124,13 @@ struct AttentionForward {
     });
   }
 
-  /// The first `count` scores become exp(score − new maximum).
+  /// Turns the first `count` scores into exp(score − new maximum).
   JFORGE_DEVICE static void soften(float* scores, std::int64_t count, State& state) {
     float maximum = state.maximum;
     for (std::int64_t j = 0; j < count; ++j) {
       maximum = fmaxf(maximum, scores[j]);
     }
-    // Nothing seen yet and nothing here: −∞ − −∞ would be NaN.
+    // Avoids NaN from −∞ − −∞ before the first key.
     state.shrink = count == 0 ? 1.0F : expf(state.maximum - maximum);
     state.maximum = maximum;
     float sum = state.sum * state.shrink;

@@ -1,6 +1,6 @@
-/// Attention backward over a packed layout: probabilities are recomputed tile by tile from the kept
-/// log-sum-exp (Dao et al. 2022, algorithm 4). Queries' gradients have a kernel over queries, keys'
-/// and values' one over keys, so that every sum has one owner and a fixed order.
+/// Attention backward over a packed layout: probabilities are recomputed per tile from the
+/// log-sum-exp (Dao et al. 2022, algorithm 4). One kernel over queries and one over keys give every
+/// sum one owner and a fixed order.
 
 #include <algorithm>
 #include <cmath>
@@ -38,7 +38,7 @@ struct QueryDelta {
   }
 };
 
-/// Probability p = exp(s − lse) of a key for a query, and its score's gradient p·(dp − Δ).
+/// Probability p = exp(s − lse) and score gradient p·(dp − Δ) of a query and a key.
 struct ScorePair {
   float probability;
   float gradient;
@@ -52,7 +52,7 @@ struct ScorePair {
   return {probability, probability * (dot_ascending(output_gradient, value, dim) - delta)};
 }
 
-/// Gradient of one block of queries for one key head.
+/// Gradient of a block of queries for one key head.
 struct QueryGradient {
   HeadShape shape;
   const QueryTile* blocks;
@@ -145,12 +145,12 @@ struct QueryGradient {
   }
 };
 
-/// Gradients of one tile of keys and values for one key head; block index = tile · key heads + key
+/// Gradients of a tile of keys and values for one key head; block index = tile · key heads + key
 /// head.
 struct KeyGradient {
   HeadShape shape;
   const SeeingRows* ranges;
-  const std::int64_t* begins;  ///< [tiles + 1] where each tile's ranges begin.
+  const std::int64_t* begins;  ///< [tiles + 1]: where each tile's ranges begin.
   BackwardTensors tensors;
   FloatTarget k_gradient;
   FloatTarget v_gradient;
@@ -215,7 +215,7 @@ struct KeyGradient {
     });
   }
 
-  /// Adds what the queries of `count` rows from `row` on give to the tile's keys and values.
+  /// Adds the contributions of `count` rows from `row` on to the tile's keys and values.
   template <class Group>
   JFORGE_DEVICE void visit_rows(Group& group, const SeeingRows& range, std::int64_t row,
                                 std::int64_t count, std::int64_t key_head, std::int64_t first_key,
@@ -247,8 +247,8 @@ struct KeyGradient {
         const std::int64_t d = at % shape.dim;
         float key_sum = key_sums[j * stride + d];
         float value_sum = value_sums[j * stride + d];
-        // Query by query in ascending order; row by row, because to divide by the group for each
-        // would take longer than its sums.
+        // Ascending queries; the loop is by rows, because a division by the group per query would
+        // cost more than its sums.
         for (std::int64_t r = 0; r < count; ++r) {
           if (!range.sees(row + r, first_key + j)) {
             continue;
@@ -266,8 +266,8 @@ struct KeyGradient {
   }
 };
 
-/// Whether the largest heads for either size of a tile of keys have room: of a device that has
-/// kMostSharedBytes lane_tiles() takes no smaller ones.
+/// Whether the largest heads of both tile sizes fit kMostSharedBytes, so that lane_tiles() need not
+/// shrink.
 template <class Gradient>
 constexpr bool fits_every_device() {
   for (const std::int64_t size : {std::int64_t{128}, kLargestHeads.dim}) {

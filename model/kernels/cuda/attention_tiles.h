@@ -1,7 +1,6 @@
 #pragma once
 
-/// Parts of the attention kernels that forward, decoding and backward share: where keys lie, how a
-/// block's queries are numbered, and tiles in shared memory.
+/// Shared parts of the lane attention kernels (forward, decoding, backward).
 
 #include "model/kernels/cuda/cuda_kernel_set_internal.h"
 
@@ -9,25 +8,23 @@ namespace jforge {
 
 inline constexpr std::int64_t kAttentionLanes = 128;
 
-/// The largest heads that every kernel here has room for in kMostSharedBytes, in the largest group:
-/// a device may refuse the launch for larger ones, and one with less memory for these.
+/// Largest heads, in the largest group, for which every kernel here fits kMostSharedBytes. A device
+/// may refuse larger ones.
 inline constexpr HeadShape kLargestHeads{kMostQueries, 1, 256};
 
-/// Shared memory of a block of packed attention's forward pass, of so many queries.
+/// Returns the shared memory of a forward block of packed attention with this many queries.
 [[nodiscard]] std::int64_t forward_shared_bytes(const HeadShape& heads, std::int64_t queries);
 
-/// Floats from one query's scores to the next: odd, so that lanes that each read a query's meet
-/// different memory banks.
+/// Stride of a query's scores: odd, so that lanes that read different queries use different banks.
 inline constexpr std::int64_t kScoreStride = kTileKeys + 1;
 
-/// Row of the key tensor, or of the slot, where logical key `key` of a block lies.
+/// Row of the key tensor, or of the slot, that holds logical key `key`.
 [[nodiscard]] JFORGE_DEVICE inline std::int64_t key_row(const QueryTile& block, std::int64_t key) {
   return key < block.first_count ? block.first_key + key
                                  : block.second_key + key - block.first_count;
 }
 
-/// Row of the key tensor for a row of the block's slot; the row itself where there is no page
-/// table.
+/// Maps a row of the block's slot to the key tensor; identity without a page table.
 [[nodiscard]] JFORGE_DEVICE inline std::int64_t paged_row(const std::int32_t* pages,
                                                           const QueryTile& block,
                                                           std::int64_t row) {
@@ -36,8 +33,7 @@ inline constexpr std::int64_t kScoreStride = kTileKeys + 1;
                                 row % kCachePageRows;
 }
 
-/// Query `i` of a block is head i % group of row i / group; this is where it lies from the tensor's
-/// begin.
+/// Offset of query i of a block: head i % group of row i / group.
 [[nodiscard]] JFORGE_DEVICE inline std::int64_t query_offset(const HeadShape& shape,
                                                              std::int64_t row_begin,
                                                              std::int64_t key_head,
@@ -46,7 +42,7 @@ inline constexpr std::int64_t kScoreStride = kTileKeys + 1;
          (key_head * shape.group() + i % shape.group()) * shape.dim;
 }
 
-/// The same query's place in a [T, H] tensor.
+/// The same query's index in a [T, H] tensor.
 [[nodiscard]] JFORGE_DEVICE inline std::int64_t query_index(const HeadShape& shape,
                                                             std::int64_t row_begin,
                                                             std::int64_t key_head, std::int64_t i) {
@@ -64,13 +60,13 @@ inline constexpr std::int64_t kScoreStride = kTileKeys + 1;
   return sum;
 }
 
-/// Floats from one row of a tile to the next: odd for even D, so that lanes that read the same
-/// column of adjacent rows meet different memory banks.
+/// Stride of a tile's rows: odd for even D, so that lanes that read a column of adjacent rows use
+/// different banks.
 [[nodiscard]] JFORGE_DEVICE_AND_HOST constexpr std::int64_t tile_stride(const HeadShape& shape) {
   return shape.dim + 1;
 }
 
-/// Fills tile[i][d] = factor · source[row_of(i)][d] for i in [0, count); one phase.
+/// tile[i][d] = factor · source[row_of(i)][d] for i in [0, count), in one phase.
 template <class Group, class RowOf>
 JFORGE_DEVICE void load_tile(Group& group, const FloatSource& source, std::int64_t count,
                              std::int64_t dim, std::int64_t stride, float factor, float* tile,

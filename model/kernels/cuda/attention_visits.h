@@ -1,10 +1,9 @@
 #pragma once
 
-/// Which tiles of keys the rows of a packed batch visit when attention runs on tensor cores. Rows
-/// come in strips of 32, what one warp works on, and four strips make a query tile, whatever
-/// segments they are of: short segments share a tile. Rows visit keys 32 at a time; keys whose
-/// gradients are one block's come in tiles of 64. What no row of a strip sees is not among its
-/// visits; what every row sees in full needs no mask.
+/// Which key tiles the rows of a packed batch visit in tensor-core attention. A strip of 32 rows is
+/// one warp's; four strips of any segments make a query tile. Rows visit 32 keys at a time; key
+/// gradients are computed by tiles of 64 keys. A strip skips keys that none of its rows sees; keys
+/// that all its rows see need no mask.
 
 #include <cstdint>
 #include <vector>
@@ -20,11 +19,11 @@ inline constexpr std::int64_t kQueryTileRows = kStripRows * kTileStrips;
 /// Keys of a visit.
 inline constexpr std::int64_t kVisitKeys = 32;
 inline constexpr std::int64_t kKeyTileRows = 2 * kVisitKeys;
-/// Visits of strips, rows² / 4096 of one causal sequence, are counted in 32 bits.
+/// Keeps the number of strip visits (rows² / 4096 for one causal sequence) in 32 bits.
 inline constexpr std::int64_t kMostVisitingRows = 1 << 21;
 
-/// A row sees keys [prefix_begin, prefix_end) and [causal_begin, causal_end). All four are 0 in
-/// rows past the last one.
+/// A row sees keys [prefix_begin, prefix_end) and [causal_begin, causal_end). Padding rows hold
+/// zeros.
 struct alignas(16) RowKeys {
   std::int32_t prefix_begin = 0;
   std::int32_t prefix_end = 0;
@@ -34,14 +33,14 @@ struct alignas(16) RowKeys {
   [[nodiscard]] JFORGE_DEVICE_AND_HOST bool sees(std::int32_t key) const {
     return (prefix_begin <= key && key < prefix_end) || (causal_begin <= key && key < causal_end);
   }
-  /// Only rows past the last one do: every row of a batch sees itself.
+  /// True only for padding rows.
   [[nodiscard]] JFORGE_DEVICE_AND_HOST bool sees_nothing() const { return causal_end == 0; }
 };
 
 /// A query tile's visit to keys [kVisitKeys · place, …).
 struct KeyVisit {
   std::int32_t place = 0;
-  /// Bit s: rows of strip s see keys here; bit kTileStrips + s: all its rows see all of them.
+  /// Bit s: strip s sees keys here. Bit kTileStrips + s: all its rows see all of them.
   std::uint32_t strips = 0;
 
   [[nodiscard]] JFORGE_DEVICE_AND_HOST bool seen_by(unsigned strip) const {
@@ -68,38 +67,36 @@ struct TileWork {
   [[nodiscard]] std::int64_t order() const { return tile; }
 };
 
-/// A block's share of the gradient of a tile of keys. The tile's steps are its visits [begin, end)
-/// for the first query head of a group, then for the second, …: the block takes steps
-/// [first_step, last_step) of them.
+/// A block's share of a key tile's gradient. The tile's steps are its visits [begin, end) for each
+/// query head of a group in turn; the block takes steps [first_step, last_step).
 struct KeyWork {
   std::int32_t tile = 0;
   std::int32_t begin = 0;
   std::int32_t end = 0;
   std::int32_t first_step = 0;
   std::int32_t last_step = 0;
-  std::int32_t part = -1;  ///< Where its sums go, to be added to others; −1: it has all steps.
+  std::int32_t part = -1;  ///< Where its sums go; −1: it has all steps.
 
   [[nodiscard]] std::int64_t length() const { return last_step - first_step; }
   [[nodiscard]] std::int64_t order() const { return (std::int64_t{tile} << 32) + first_step; }
 };
 
-/// A tile of keys whose steps are cut into parts [first_part, last_part), in ascending order.
+/// A key tile whose steps are cut into parts [first_part, last_part).
 struct SplitTile {
   std::int32_t tile = 0;
   std::int32_t first_part = 0;
   std::int32_t last_part = 0;
 };
 
-/// On the host. Visits are in ascending order; blocks with most of them come first, so that no long
-/// one is begun last. Early keys are seen by many more rows than late ones, so their steps are cut
-/// into parts: about kKeyBlocks blocks of like length for all key heads together, where there are
-/// that many steps. Which parts there are depends on layout and heads only. Memory is reused: a
-/// batch no larger than an earlier one allocates nothing.
+/// Visits on the host, in ascending order; blocks with most visits come first, so that no long
+/// block starts last. Because early keys are seen by many more rows, steps are cut into parts:
+/// about kKeyBlocks blocks of similar length over all key heads. Parts depend only on layout and
+/// heads. Memory is reused.
 class AttentionVisits {
  public:
-  /// Twice to four times what devices with 108 to 132 multiprocessors hold at once.
+  /// Two to four times the resident blocks of devices with 108 to 132 multiprocessors.
   static constexpr std::int64_t kKeyBlocks = 768;
-  /// A part's, at least: its sums cost as much as a few steps.
+  /// Minimum steps of a part, because its sums cost as much as a few steps.
   static constexpr std::int64_t kLeastSteps = 16;
 
   void place(const PackedLayout& layout, std::int64_t group, std::int64_t key_heads);
@@ -124,9 +121,9 @@ class AttentionVisits {
   void place_key_work(std::int64_t group, std::int64_t key_heads);
   void note_strip(std::int64_t row_begin, std::int64_t row_end, unsigned strip);
 
-  /// Of the query tile at hand, for a visit's keys.
+  /// What the current query tile sees of a visit's keys.
   struct Seen {
-    std::int32_t complete_rows = 0;  ///< Of the strip at hand.
+    std::int32_t complete_rows = 0;  ///< Of the current strip.
     std::uint32_t strips = 0;
   };
 
@@ -137,7 +134,7 @@ class AttentionVisits {
   std::vector<StripVisit> strip_visits_;
   std::vector<KeyWork> key_work_;
   std::vector<SplitTile> split_tiles_;
-  std::vector<Seen> seen_;  ///< [places of visits]
+  std::vector<Seen> seen_;  ///< [visit places]
 };
 
 }  // namespace jforge

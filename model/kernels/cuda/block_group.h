@@ -1,28 +1,27 @@
 #pragma once
 
-/// What a kernel's body sees of the device: a block of lanes that work in phases. A body is a
-/// struct with `shared_bytes()` and `operator()(Group& group, std::int64_t block)`, written once;
-/// the device runs it with BlockGroup (device_queue_cuda.cuh), tests run the same body on the host
-/// with SerialGroup (device_queue_emulated.h), one lane after the other.
+/// How a kernel's body sees the device: a block of lanes that work in phases. A body is a struct
+/// with `shared_bytes()` and `operator()(Group& group, std::int64_t block)`. The device runs it
+/// with BlockGroup (device_queue_cuda.cuh); tests run it on the host with SerialGroup
+/// (device_queue_emulated.h), lane by lane.
 ///
 /// Group offers
-///   each(f)        a phase: f(lane) on every lane, once all have ended the phase before;
-///   sum<T>(f)      Σ over lanes of f(lane), as a tree of fixed shape, on every lane;
-///   largest(f)     the largest f(lane), NaN ignored, on every lane;
-///   shared<T>(n)   n elements that all lanes of the block see, uninitialised;
-///   PerLane<T>     one T for each lane, which lives from phase to phase;
-///   lanes()        how many lanes there are: a power of two.
+///     each(f)        a phase: f(lane) on every lane, after the previous phase ended on all;
+///     sum<T>(f)      Σ over lanes of f(lane), as a tree of fixed shape, on every lane;
+///     largest(f)     the largest f(lane), NaN ignored, on every lane;
+///     shared<T>(n)   n uninitialised elements shared by the block's lanes;
+///     PerLane<T>     one T per lane, kept from phase to phase;
+///     lanes()        the number of lanes, a power of two.
 ///
-/// Two rules hold bodies together. All memory that anybody writes is read and written only inside
-/// phases, and within one phase no lane reads what another lane writes. Whatever stands between
-/// phases must come out equal on every lane.
+/// Rules: writable memory is accessed only inside phases, and within a phase no lane reads what
+/// another writes. Code between phases must give equal results on every lane.
 
 #include <cstdint>
 
 #if defined(__CUDACC__)
 #define JFORGE_DEVICE __device__
 #define JFORGE_DEVICE_AND_HOST __host__ __device__
-/// Before a loop whose indices must be constants, so that what it indexes stays in registers.
+/// For loops with constant indices, so that indexed arrays stay in registers.
 #define JFORGE_UNROLL _Pragma("unroll")
 #else
 #define JFORGE_DEVICE
@@ -32,15 +31,14 @@
 
 namespace jforge {
 
-/// Shared memory of a block is handed out in multiples of this.
+/// Granularity of a block's shared memory.
 inline constexpr std::int64_t kSharedAlignment = 16;
-/// Bytes of it that a block may ask for: 163 KiB of an A100 (sm_80). An H100 has more. Where a
-/// device has less (99 KiB of sm_86 and sm_89) attention's tiles are smaller
-/// (DeviceQueue::most_shared_bytes), and a kernel that needs more is refused
-/// (expect_shared_memory).
+/// Shared memory that a block may use: an A100's (sm_80). With less (99 KiB on sm_86 and sm_89)
+/// attention uses smaller tiles (DeviceQueue::most_shared_bytes), and kernels that need more are
+/// refused (expect_shared_memory).
 inline constexpr std::int64_t kMostSharedBytes = 163 << 10;
 
-/// Bytes that shared<T>(count) takes.
+/// Returns the bytes that shared<T>(count) takes.
 template <class T>
 [[nodiscard]] JFORGE_DEVICE_AND_HOST constexpr std::int64_t shared_size(std::int64_t count) {
   return (count * static_cast<std::int64_t>(sizeof(T)) + kSharedAlignment - 1) / kSharedAlignment *
@@ -52,7 +50,7 @@ template <class T>
   return (count + unit - 1) / unit;
 }
 
-/// element(i) for i in [0, count), each by one lane.
+/// Calls element(i) for i in [0, count), each on one lane.
 template <class Element>
 struct ForElements {
   Element element;

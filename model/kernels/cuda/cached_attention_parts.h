@@ -1,8 +1,8 @@
 #pragma once
 
-/// What cached attention's two kernels, of lanes and of tensor cores, have in common: keys are
-/// taken in splits of kSplitKeys, a split is a softmax of its own, and the splits of a row are
-/// added up in order, by the block that has them all or by another kernel.
+/// Shared parts of cached attention on lanes and on tensor cores: each split of kSplitKeys keys has
+/// its own softmax; a row's splits are merged in order, by the block that has them all or by
+/// another kernel.
 
 #include <cmath>
 
@@ -11,19 +11,19 @@
 
 namespace jforge {
 
-/// Softmax of some keys before its division: Σ exp(score − maximum), and the values' sum so
-/// weighted beside it. Any maximum does that keeps the sum finite.
+/// Undivided softmax of some keys: Σ exp(score − maximum), beside the equally weighted value sums.
+/// Any maximum that keeps the sum finite is valid.
 struct SoftmaxPart {
   float maximum;
   float sum;
 };
 
-/// What the two parts' sums are multiplied with where they become one.
+/// Factors that merge two parts' sums.
 struct Merge {
   float before;
   float added;
 
-  /// `part` becomes that of both; the sums are the caller's affair.
+  /// Merges `other` into `part`; the caller merges the value sums.
   JFORGE_DEVICE static Merge of(SoftmaxPart& part, const SoftmaxPart& other) {
     const float maximum = fmaxf(part.maximum, other.maximum);
     const Merge merge{expf(part.maximum - maximum), expf(other.maximum - maximum)};
@@ -35,8 +35,8 @@ struct Merge {
   }
 };
 
-/// Parts of rows that several blocks share: of part p and head h the softmax at p · heads + h, and
-/// the values' sums [D] there.
+/// Parts of rows shared by several blocks: for part p and head h, the softmax at p · heads + h and
+/// the value sums [D] there.
 struct RowParts {
   SoftmaxPart* softmax;
   float* sums;
@@ -59,7 +59,7 @@ struct CachedAttentionInputs {
   std::int64_t most_queries;  ///< Of a tile.
 };
 
-/// Over a cache of bfloat16 with heads of 64 or 128.
+/// For a bfloat16 cache with heads of 64 or 128.
 void tensor_core_cached_attention(const DeviceQueue& queue, std::int64_t num_tiles, bool whole,
                                   const CachedAttentionInputs<const BFloat16*>& inputs);
 

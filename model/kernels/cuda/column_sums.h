@@ -1,7 +1,7 @@
 #pragma once
 
-/// target[column] += Σ over rows of term(row, column), in an order that depends on the shape alone:
-/// rows add up in runs, then the runs.
+/// target[column] += Σ over rows of term(row, column): rows are added in runs, then the runs, in an
+/// order that depends only on the shape.
 
 #include "model/kernels/cuda/device_queue.h"
 
@@ -10,7 +10,7 @@ namespace jforge {
 inline constexpr std::int64_t kColumnLanes = 64;
 inline constexpr std::int64_t kRowRun = 128;
 
-/// partial[run][column] = Σ over the run's rows.
+/// partials[run][column] = Σ over the run's rows.
 template <class Term>
 struct ColumnPartials {
   Term term;

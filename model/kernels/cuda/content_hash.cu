@@ -1,7 +1,7 @@
-/// XXH3 (Collet, "XXH3 - specification", long inputs) of blocks of a tensor, as the CPU set divides
-/// it. What a stripe adds to an accumulator does not depend on the accumulator, and within a chunk
-/// of stripes such terms only add up: a lane adds up a chunk's for one accumulator, all chunks of a
-/// hashed block at once. Eight lanes, the accumulators, then take the chunks in their order.
+/// XXH3 (Collet, "XXH3 - specification", long inputs) of a tensor's blocks. A stripe's contribution
+/// does not depend on the accumulator, and contributions within a chunk only add up. So one lane
+/// per chunk and accumulator sums a chunk, for all chunks at once; then eight lanes, the
+/// accumulators, process the chunks in order.
 
 #include <algorithm>
 #include <array>
@@ -17,13 +17,13 @@ namespace jforge {
 
 namespace {
 
-constexpr std::int64_t kStripe = kContentHashStripe;  ///< What the accumulators take at once.
+constexpr std::int64_t kStripe = kContentHashStripe;
 constexpr std::int64_t kAccumulators = 8;
 constexpr std::int64_t kStripesPerChunk = 16;  ///< Then the accumulators are scrambled.
-/// One for each chunk and accumulator of a hashed block.
+/// One per chunk and accumulator of a block.
 constexpr std::int64_t kHashLanes =
     kContentHashBlock / (kStripe * kStripesPerChunk) * kAccumulators;
-/// Hashed together: what AdamW's state is made of, or the ranks' parts of a group.
+/// Tensors per launch: AdamW's state, or the ranks' parts of a group.
 constexpr std::int64_t kMostTensors = 16;
 
 constexpr std::uint64_t kPrime32A = 0x9E3779B1;
@@ -35,13 +35,13 @@ constexpr std::uint64_t kPrime64C = 0x165667B19E3779F9;
 constexpr std::uint64_t kPrime64D = 0x85EBCA77C2B2AE63;
 constexpr std::uint64_t kPrime64E = 0x27D4EB2F165667C5;
 
-/// Where the words of the table begin.
-constexpr std::int64_t kWords = 0;   ///< The secret, for the stripes of a chunk in turn.
-constexpr std::int64_t kLast = 24;   ///< Its words for the last stripe, …
-constexpr std::int64_t kMerge = 32;  ///< … and for the end.
-constexpr std::int64_t kStart = 40;  ///< What the accumulators begin with.
+/// Offsets in the table, in words.
+constexpr std::int64_t kWords = 0;   ///< The secret for the stripes of a chunk.
+constexpr std::int64_t kLast = 24;   ///< The secret for the last stripe.
+constexpr std::int64_t kMerge = 32;  ///< The secret for the final merge.
+constexpr std::int64_t kStart = 40;  ///< The accumulators' initial values.
 
-/// The two halves of a · b, one xor the other.
+/// The halves of a · b, xored.
 [[nodiscard]] JFORGE_DEVICE inline std::uint64_t fold_product(std::uint64_t a, std::uint64_t b) {
   constexpr std::uint64_t kLow = 0xFFFFFFFF;
   const std::uint64_t low = (a & kLow) * (b & kLow);
@@ -51,11 +51,10 @@ constexpr std::int64_t kStart = 40;  ///< What the accumulators begin with.
   return high ^ (cross << 32 | (low & kLow));
 }
 
-/// A tensor as it is hashed.
 struct HashedBytes {
   const std::byte* bytes;
   std::int64_t size;
-  std::int64_t first;  ///< Of all tensors' blocks, its own first.
+  std::int64_t first;  ///< Its first block among all tensors' blocks.
   std::uint64_t* sum;
 
   [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t blocks() const {
@@ -66,8 +65,7 @@ struct HashedBytes {
     return content_hash_stripes(left < kContentHashBlock ? left : kContentHashBlock);
   }
 
-  /// The word that begins at byte `at`, wherever elements of two bytes may begin; zeros follow the
-  /// last of them.
+  /// Returns the word at byte `at` for 2-byte alignment; zeros follow the end.
   [[nodiscard]] JFORGE_DEVICE std::uint64_t word(std::int64_t at) const {
     std::uint64_t word = 0;
     for (std::int64_t i = 0; i < 4 && at + 2 * i < size; ++i) {
@@ -77,8 +75,7 @@ struct HashedBytes {
     return word;
   }
 
-  /// The word at byte `at` and those at its place in the chunk's other stripes: all on their way
-  /// together.
+  /// Reads the word at byte `at` of each of the chunk's stripes, overlapping the loads.
   JFORGE_DEVICE void read_chunk(std::int64_t at, std::uint64_t (&words)[kStripesPerChunk]) const {
     constexpr std::int64_t kLastWord = (kStripesPerChunk - 1) * kStripe;
     if (at + kLastWord + 8 <= size && reinterpret_cast<std::uintptr_t>(bytes) % 8 == 0) {
@@ -94,18 +91,17 @@ struct HashedBytes {
   }
 };
 
-/// Tensors of one launch, one after the other.
+/// Consecutive tensors of one launch.
 struct HashedTogether {
   HashedBytes tensors[kMostTensors];
-  std::int64_t count;   ///< Of tensors.
-  std::int64_t blocks;  ///< Of all of them.
+  std::int64_t count;   ///< Tensors.
+  std::int64_t blocks;  ///< Blocks of all tensors.
 
   void add(HashedBytes tensor) {
     tensor.first = blocks;
     blocks += tensor.blocks();
     tensors[count++] = tensor;
   }
-  /// Whose block it is.
   [[nodiscard]] JFORGE_DEVICE HashedBytes owner(std::int64_t block) const {
     HashedBytes owner = tensors[0];
     for (std::int64_t i = 1; i < kMostTensors; ++i) {
@@ -117,8 +113,8 @@ struct HashedTogether {
   }
 };
 
-/// One block of lanes hashes one block. A tensor's only block is its hash; of others `hashes` are
-/// added up by AddHashes.
+/// Each block hashes one block of a tensor. A single block is the tensor's hash; AddHashes adds up
+/// the others.
 struct HashBlocks {
   HashedTogether together;
   std::uint64_t seed;
@@ -130,7 +126,7 @@ struct HashBlocks {
   }
   template <class Group>
   JFORGE_DEVICE void operator()(Group& group, std::int64_t index) const {
-    // Of a chunk and an accumulator: its own words multiplied, and its neighbour's.
+    // Per chunk and accumulator: products of its own words, and the neighbour's words.
     auto* const products = group.template shared<std::uint64_t>(kHashLanes);
     auto* const words = group.template shared<std::uint64_t>(kHashLanes);
     auto* const accumulators = group.template shared<std::uint64_t>(kAccumulators);
@@ -147,7 +143,7 @@ struct HashBlocks {
       std::uint64_t own[kStripesPerChunk];
       tensor.read_chunk(block * kContentHashBlock + first * kStripe + i * 8, own);
       const std::uint64_t* const secrets = table + kWords + i;
-      const std::uint64_t last_secret = table[kLast + i];  // Of the last stripe of all.
+      const std::uint64_t last_secret = table[kLast + i];  // For the very last stripe.
       std::uint64_t product = 0;
       std::uint64_t sum = 0;
       for (std::int64_t in_chunk = 0; in_chunk < kStripesPerChunk; ++in_chunk) {
@@ -201,7 +197,7 @@ struct HashBlocks {
   }
 };
 
-/// The blocks' hashes of a tensor that has several, a block of lanes for each.
+/// Adds the hashes of a tensor with several blocks; one block per tensor.
 struct AddHashes {
   HashedTogether together;
   const std::uint64_t* hashes;
@@ -217,7 +213,7 @@ struct AddHashes {
   }
 };
 
-/// What hashes are mixed with, in words.
+/// Returns the constants that hashes are mixed with.
 std::vector<std::uint64_t> hash_table() {
   std::vector<std::uint64_t> table;
   const auto secret = hash64_secret(0);

@@ -1,7 +1,7 @@
 #pragma once
 
-/// What the CUDA kernels read of a batch of decoding rows: one block of numbers, copied to the
-/// device once per forward, in the queue's order.
+/// A decoding batch's index data for CUDA kernels: one block of words, copied to the device once
+/// per forward in queue order.
 
 #include <array>
 #include <cstdint>
@@ -14,46 +14,44 @@
 
 namespace jforge {
 
-/// Queries of adjacent rows that share keys, against all of these or one split: what one block of
-/// lanes, or a few for large heads, work on for one key head. Key j of the logical order (ascending
-/// position) lies in row j of the slot while j < fork, then in fork_row + j − fork. All zero:
-/// nothing.
+/// Queries of adjacent rows that share keys, against all keys or one split: the work of one block
+/// (a few for large heads) per key head. Key j in logical order (ascending position) lies in the
+/// slot's row j if j < fork, else fork_row + j − fork. All zero: no work.
 struct DecodeTile {
   std::int32_t row_begin = 0;
   std::int32_t rows = 0;
   std::int32_t fork = 0;
   std::int32_t fork_row = 0;
-  std::int32_t first_page = 0;  ///< Of the slot, in the plan's pages.
+  std::int32_t first_page = 0;  ///< The slot's first entry in the plan's pages.
   std::int32_t key_begin = 0;   ///< A multiple of kSplitKeys.
-  std::int32_t key_end = 0;     ///< What the row that sees most sees, or the split's end.
-  std::int32_t whole = 0;       ///< 1: all keys, and the block adds the splits up itself.
+  std::int32_t key_end = 0;     ///< End of the longest row's keys, or of the split.
+  std::int32_t whole = 0;       ///< 1: takes all keys; the block merges the splits itself.
 };
 
-/// Keys whose part of the softmax is computed by itself, from a multiple of it in logical order on:
-/// the parts of a row are added up in order, whoever computed them.
+/// Keys per split, from multiples of it in logical order. A row's splits are merged in order,
+/// whoever computed them.
 inline constexpr std::int64_t kSplitKeys = 128;
-/// Batches of up to so many rows are padded to a power of two, and larger ones to a multiple of
-/// kPaddedRows, which leaves less than a quarter of them empty: there rows take time, not the
-/// weights alone.
+/// Batches up to kMostPadded rows are padded to a power of two, larger ones to a multiple of
+/// kPaddedRows, which wastes less than a quarter: there time grows with rows.
 inline constexpr std::int64_t kMostPadded = 256;
 inline constexpr std::int64_t kPaddedRows = 64;
-/// Batches of more rows are neither padded nor recorded: few are alike, and their arithmetic takes
-/// longer than the launches.
+/// Larger batches are neither padded nor recorded: they rarely repeat, and launches are cheap
+/// compared to their arithmetic.
 inline constexpr std::int64_t kMostRecorded = 640;
-/// Blocks that keep a device busy: two for each of an H100's 132 multiprocessors.
+/// Blocks that keep a device busy: two per multiprocessor of an H100.
 inline constexpr std::int64_t kBusyBlocks = 264;
-/// Parts (of a row and head) that are kept at most: beyond, blocks add them up themselves. With
-/// heads of 128 this many take 136 MB.
+/// Maximum parts (of rows and heads) kept, 136 MB with heads of 128; beyond, blocks merge the
+/// splits themselves.
 inline constexpr std::int64_t kMostParts = 1 << 18;
 
-/// How many keys a launch's tiles have to go through.
+/// The keys of a launch's tiles.
 struct TileKeys {
   std::int64_t tiles = 0;
   std::int64_t longest = 0;
   std::int64_t all = 0;
 };
-/// Whether each split of the keys is a block's own work: where whole tiles would not keep a device
-/// busy, or it would wait for the longest of them, and so many parts have room.
+/// Returns whether each split gets its own block: if whole tiles would leave the device idle or
+/// waiting for the longest one, and the parts fit.
 [[nodiscard]] inline bool splits_keys(const TileKeys& keys, const AttentionHeads& heads,
                                       std::int64_t parts) noexcept {
   const bool idle = keys.tiles * heads.key_heads < kBusyBlocks;
@@ -61,51 +59,50 @@ struct TileKeys {
   return parts > 0 && parts * heads.heads <= kMostParts && (idle || waits);
 }
 
-/// Queries (rows × heads of one group) of a tile on tensor cores, at most.
+/// Maximum queries (rows × heads of a group) of a tensor-core tile.
 inline constexpr std::int64_t kMostTensorCoreQueries = 64;
 
 class CudaDecodePlan final : public DecodePlan {
  public:
-  /// Appends the places of memory that launches of decoding functions name and that may move.
+  /// Appends the addresses of movable memory that decoding launches use.
   using MovingMemory = std::function<void(std::vector<const void*>& places)>;
   CudaDecodePlan(const AttentionHeads& heads, DType cache, std::int64_t max_rows,
                  DeviceQueue& queue, MovingMemory moving_memory, MemoryAccount& account);
 
-  /// A padded batch's work is recorded when it comes a second time and replayed from then on,
-  /// unless memory that it names has moved.
+  /// Records a padded batch's work when it comes a second time, then replays it unless memory that
+  /// it uses has moved.
   void run(std::int32_t step, const std::function<void()>& work) override;
   [[nodiscard]] std::int64_t replays() const noexcept override { return replays_; }
 
-  /// Whether cached attention of this plan runs on tensor cores. The host, which plays a device,
-  /// has none.
+  /// Whether cached attention uses tensor cores; never on the emulated device.
   [[nodiscard]] bool on_tensor_cores() const noexcept;
-  /// Rows of a tile, at most.
+  /// Maximum rows of a tile.
   [[nodiscard]] std::int64_t tile_rows() const noexcept;
 
   struct Queries {
     const DecodeTile* tiles = nullptr;
     std::int64_t num_tiles = 0;
     std::int64_t most_rows = 0;             ///< Of a tile.
-    const std::int32_t* visible = nullptr;  ///< [rows] keys that each sees.
-    /// [rows] where a row's parts begin, −1: the row is complete with its tile.
+    const std::int32_t* visible = nullptr;  ///< [rows]: keys that each sees.
+    /// [rows]: first part of each row; −1: the tile completes the row.
     const std::int32_t* first_part = nullptr;
-    std::int64_t num_parts = 0;  ///< Of all rows; 0: all are complete.
+    std::int64_t num_parts = 0;  ///< Of all rows; 0: all complete.
   };
   [[nodiscard]] const Queries& queries(DecodeRows which) const noexcept {
     return which == DecodeRows::kept && !keeps_all() ? kept_queries_ : queries_;
   }
-  /// [rows] the cache's row, seen as [pages · kCachePageRows, …], of each; −1: none.
+  /// [rows]: rows of the cache seen as [pages · kCachePageRows, …]; −1: none.
   [[nodiscard]] const std::int32_t* places() const noexcept { return places_; }
-  /// Cache rows from and to, of each copy in turn.
+  /// Pairs of source and target cache rows.
   [[nodiscard]] const std::int32_t* copies() const noexcept { return copies_; }
   [[nodiscard]] std::int64_t num_copies() const noexcept { return num_copies_; }
   [[nodiscard]] const std::int32_t* kept() const noexcept { return kept_; }
   [[nodiscard]] const std::int32_t* pages() const noexcept { return pages_; }
-  /// Room for parts of rows, at least so many floats.
+  /// Returns memory for parts, at least this many floats.
   [[nodiscard]] float* parts(std::int64_t floats) const { return parts_.at_least<float>(floats); }
 
  private:
-  /// Queries on the host, and where their numbers begin in the block.
+  /// Host queries and their offsets in block_.
   struct HostQueries {
     std::vector<DecodeTile> tiles;
     std::vector<std::int32_t> visible;
@@ -117,35 +114,34 @@ class CudaDecodePlan final : public DecodePlan {
     std::size_t first_part_at = 0;
   };
 
-  /// All that launches of a work depend on beside the contents of the plan's block.
+  /// All that a work's launches depend on besides the block's contents.
   struct Shapes {
     std::int32_t step = 0;
     std::int64_t rows = 0;
     std::int64_t kept = 0;
     bool with_tokens = false;
     bool separate = false;
-    std::array<std::int64_t, 3> queries{};  ///< Tiles, their most rows, parts …
+    std::array<std::int64_t, 3> queries{};  ///< Tiles, their maximum rows, parts.
     std::array<std::int64_t, 3> kept_queries{};
     std::int64_t copies = 0;
-    std::int64_t positions = 0;  ///< That a table of rotations must have.
+    std::int64_t positions = 0;  ///< Required by the rotary table.
     bool operator==(const Shapes&) const = default;
   };
   struct Work {
     Shapes shapes;
-    std::vector<const void*> places;  ///< Of memory when it ran, or was recorded.
+    std::vector<const void*> places;  ///< Addresses when it ran or was recorded.
     RecordedLaunches launches;
     bool recorded = false;
     std::uint64_t used = 0;  ///< The last of runs_.
   };
-  /// Works that are remembered, and with them the memory of graphs: the one goes that was not used
-  /// for longest.
+  /// Maximum remembered works, whose graphs take memory; the least recently used is dropped.
   static constexpr std::size_t kMostWorks = 64;
 
   void place(PlannedRows& rows, PlannedRows& kept) override;
   [[nodiscard]] Shapes shapes(std::int32_t step) const;
   [[nodiscard]] std::int64_t padded(std::int64_t count, std::int64_t most) const;
   [[nodiscard]] std::int64_t padded_parts(std::int64_t parts) const;
-  /// Appends numbers, and zeros or `filler` up to `count`, to the block; where they begin.
+  /// Appends values to the block, filled with `filler` up to `count`; returns their offset.
   std::size_t append(std::span<const std::int32_t> values, std::int64_t count,
                      std::int32_t filler = 0);
   void place_pages();
@@ -162,13 +158,13 @@ class CudaDecodePlan final : public DecodePlan {
   const std::int32_t* pages_ = nullptr;
   const std::int32_t* block_on_device_ = nullptr;
 
-  // On the host, reused.
+  // Reused host memory.
   HostQueries host_queries_;
   HostQueries host_kept_queries_;
   std::vector<DecodeTile> row_tiles_;
   std::vector<std::int32_t> block_;
-  std::vector<std::int32_t> table_;       ///< Pages of the slots that occur.
-  std::vector<std::int32_t> slot_begin_;  ///< [slots] where theirs begin there, −1: none.
+  std::vector<std::int32_t> table_;       ///< Pages of the slots in use.
+  std::vector<std::int32_t> slot_begin_;  ///< [slots]: offset in table_; −1: none.
   std::vector<std::int32_t> numbers_;
 
   DeviceQueue& queue_;
@@ -176,13 +172,13 @@ class CudaDecodePlan final : public DecodePlan {
   StagedArray staged_;
   mutable DeviceScratch parts_;
   std::vector<Work> works_;
-  std::vector<const void*> memory_;  ///< Where it is now.
+  std::vector<const void*> memory_;  ///< Present addresses.
   std::int64_t replays_ = 0;
   std::uint64_t runs_ = 0;
-  bool cannot_record_ = false;  ///< The device had no memory for it.
+  bool cannot_record_ = false;  ///< The device lacked memory.
 };
 
-/// Throws InternalError for a plan that another kind of set made.
+/// Throws InternalError for a plan of another kind of set.
 [[nodiscard]] const CudaDecodePlan& on_device(const DecodePlan& plan);
 
 }  // namespace jforge

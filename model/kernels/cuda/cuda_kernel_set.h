@@ -6,10 +6,9 @@
 
 namespace jforge {
 
-/// The CUDA implementation, on CUDA device `index`, which becomes the calling thread's
-/// device: buffers and kernels belong to the thread that made them. Throws EnvironmentError, saying
-/// how to mend it, without CUDA in the build, without a driver and without that device, or where
-/// the device is older than the kernels.
+/// Makes the CUDA kernel set on device `index`, which becomes the calling thread's device; use the
+/// set and its buffers on this thread only. Throws EnvironmentError, with advice, without CUDA in
+/// the build, a driver, the device or a recent enough capability.
 [[nodiscard]] std::unique_ptr<KernelSet> make_cuda_kernel_set(int index);
 
 }  // namespace jforge

@@ -1,4 +1,4 @@
-/// The CPU-only build's side of cuda_kernel_set.h.
+/// cuda_kernel_set.h in a CPU-only build.
 
 #include "model/kernels/cuda/cuda_kernel_set.h"
 #include "runtime/tensor/cuda_memory.h"

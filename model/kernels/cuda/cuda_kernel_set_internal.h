@@ -1,9 +1,7 @@
 #pragma once
 
-/// The CUDA KernelSet: one class over several files (row_wise, product, attention,
-/// attention_backward, vocabulary_loss, optimizer, content_hash, packed_plan; of decoding
-/// decode_plan, decode_attention, decode_product, token_sampling). Tensors and plans lie on the
-/// device. One user at a time.
+/// The CUDA KernelSet, one class over several files. Tensors and plans lie on the device. Not
+/// thread-safe.
 
 #include <array>
 #include <memory>
@@ -19,20 +17,19 @@
 
 namespace jforge {
 
-/// Rows and columns of the library's matrices are padded to a multiple of it, so that all begin at
-/// multiples of 16 bytes.
+/// Rows and columns of the library's matrices are padded to multiples of this, for 16-byte
+/// alignment.
 inline constexpr int kProductPadding = 8;
 
-/// A projection's weight, padded with zeros: for the library [N][K] of bfloat16, both padded to
-/// kProductPadding; or for lanes that own a column each in 16-byte words of adjacent steps of K,
-/// [⌈K / P⌉][N][P] with P = 4 float32 or 8 bfloat16.
+/// A weight padded with zeros. For the library: bfloat16 [N][K], both padded to kProductPadding.
+/// For lanes that own a column each: [⌈K / P⌉][N][P] in 16-byte words, P = 4 float32 or 8 bfloat16.
 class DeviceWeight final : public PackedWeight {
  public:
-  /// Weights that lie one behind the other.
+  /// Consecutive weights in one buffer.
   struct Group {
     Buffer storage;
-    std::int64_t rows = 0;    ///< Of all.
-    std::int64_t filled = 0;  ///< Rows of those that are there.
+    std::int64_t rows = 0;    ///< Of all weights.
+    std::int64_t filled = 0;  ///< Of the weights made so far.
   };
 
   DeviceWeight(std::int64_t rows, std::int64_t columns, DType dtype, bool by_library,
@@ -41,7 +38,8 @@ class DeviceWeight final : public PackedWeight {
     make_group(padded_rows(), account);
     group_->filled = group_->rows;
   }
-  /// For the library, the first of a group or the one behind `after`, whose group has room for it.
+  /// Makes a library weight, the first of a group or the one after `after`, whose group has room
+  /// for it.
   DeviceWeight(std::int64_t rows, std::int64_t columns, std::int64_t group_rows,
                const DeviceWeight* after, MemoryAccount& account)
       : PackedWeight(rows, columns, DType::bfloat16), by_library_(true) {
@@ -53,14 +51,14 @@ class DeviceWeight final : public PackedWeight {
     first_row_ = group_->filled;
     group_->filled += rows;
   }
-  /// Whether what it is multiplied with is rounded too, and multiplied by tensor cores.
+  /// Whether tensor cores multiply, so that the input is rounded too.
   [[nodiscard]] bool by_library() const noexcept { return by_library_; }
-  /// K with the padding.
+  /// K with padding.
   [[nodiscard]] std::int64_t padded_columns() const noexcept {
     const std::int64_t each = dtype() == DType::float32 ? 4 : 8;
     return divide_up(columns(), each) * each;
   }
-  /// N with the padding.
+  /// N with padding.
   [[nodiscard]] std::int64_t padded_rows() const noexcept {
     return by_library_ ? divide_up(rows(), kProductPadding) * kProductPadding : rows();
   }
@@ -70,7 +68,7 @@ class DeviceWeight final : public PackedWeight {
     return reinterpret_cast<T*>(group_->storage.data()) + first_row_ * padded_columns();
   }
   [[nodiscard]] const Group& group() const noexcept { return *group_; }
-  /// The row of its group that it begins with.
+  /// First row in its group.
   [[nodiscard]] std::int64_t first_row() const noexcept { return first_row_; }
 
  private:
@@ -96,10 +94,10 @@ struct HeadShape {
   [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t key_stride() const { return key_heads * dim; }
 };
 
-/// Checks q [T, H, D] against the number of key heads. Throws InternalError.
+/// Throws InternalError unless `key_heads` divides the heads of q [T, H, D].
 [[nodiscard]] HeadShape check_heads(const ConstTensorView& q, std::int64_t key_heads);
 
-/// Planned tokens or positions. Throws InternalError for those elsewhere.
+/// Returns planned tokens or positions. Throws InternalError if they are not on the device.
 [[nodiscard]] inline const std::int32_t* indices(const ConstTensorView& view) {
   expect(view.device() == DeviceQueue::kDevice, "index data are not on the device");
   return view.data<std::int32_t>();
@@ -110,14 +108,12 @@ struct HeadShape {
   return view.data<std::int32_t>();
 }
 
-/// Pointer to float64 sums of the device.
 [[nodiscard]] inline double* sums_of(const TensorView& view) {
   expect(view.device() == DeviceQueue::kDevice, "sums are not on the device");
   return view.data<double>();
 }
 
-/// Pointer to a dense float32 tensor of the device. Throws InternalError for one elsewhere or of
-/// another type.
+/// Returns the data of a float32 tensor. Throws InternalError for another type or device.
 [[nodiscard]] inline const float* floats(const ConstTensorView& view) {
   expect(view.empty() || view.device() == DeviceQueue::kDevice, "tensor is not on the device");
   expect_float32(view, "a tensor of the CUDA kernels");
@@ -129,8 +125,7 @@ struct HeadShape {
   return view.data<float>();
 }
 
-/// Pointer to a dense bfloat16 tensor of the device, null for an empty one. Throws InternalError as
-/// floats() does.
+/// Returns the data of a bfloat16 tensor, null if empty. Throws as floats() does.
 [[nodiscard]] inline BFloat16* bfloat16s(const TensorView& view) {
   if (view.empty()) {
     return nullptr;
@@ -139,8 +134,8 @@ struct HeadShape {
   return view.data<BFloat16>();
 }
 
-/// Elements of a dense float32 or bfloat16 tensor of the device. Throws InternalError for one
-/// elsewhere or of another type.
+/// Returns the elements of a float32 or bfloat16 tensor. Throws InternalError for another type or
+/// device.
 [[nodiscard]] inline FloatSource floating(const ConstTensorView& view) {
   expect(view.empty() || view.device() == DeviceQueue::kDevice, "tensor is not on the device");
   expect_floating(view, "a tensor of the CUDA kernels");
@@ -234,13 +229,13 @@ class CudaKernelSet final : public KernelSet {
                      TensorView tokens) override;
 
  private:
-  /// A table of angles and its copies on the device.
+  /// Rotary angles with copies on the device.
   struct DeviceRotary {
     RotaryTable table;
     Buffer cosines;
     Buffer sines;
   };
-  /// A tensor, and the sum that its content_hash is added to.
+  /// A tensor and its content_hash sum.
   struct HashedTensor {
     ConstTensorView x;
     TensorView sum;
@@ -256,36 +251,36 @@ class CudaKernelSet final : public KernelSet {
   template <class Finish>
   void lane_products(const ConstTensorView& x, std::span<const ProductOutput<Finish>> outputs,
                      const char* what);
-  /// Before such a product is recorded (CudaProducts::prepare_rows()).
+  /// Makes the product recordable (CudaProducts::prepare_rows()).
   void prepare_product(const MatrixProduct& product);
   [[nodiscard]] const void* library_rows(const ConstTensorView& x, const DeviceWeight& weight);
   [[nodiscard]] const void* library_bias(const ConstTensorView& bias, const DeviceWeight& weight);
-  /// y [M, padded N] of `result`; the bias may be empty.
+  /// Writes y [M, padded N] of type `result`; the bias may be empty.
   void multiply_by_library(const ConstTensorView& x, const DeviceWeight& weight,
                            const ConstTensorView& bias, DType result, void* y);
-  /// By all weights of a group as by one.
+  /// Multiplies by all weights of a group as by one.
   void multiply_by_group(const ConstTensorView& x, std::span<const Projection> projections);
   [[nodiscard]] bool all_bfloat16(const ConstTensorView& weight);
-  /// Also of no rows, no columns and no steps.
+  /// Handles empty dimensions too.
   void product(const MatrixProduct& product);
-  /// Attention forward without tensor cores, for every element type and shape: of packed batches
-  /// (pages null) and of decoding (log_sum_exp null).
+  /// Attention forward without tensor cores, for every element type and shape: packed (`pages`
+  /// null) or decoding (`log_sum_exp` null).
   void lane_attention(const HeadShape& shape, const CudaPackedPlan::Queries& queries,
                       const std::int32_t* pages, const FloatSource& q, const FloatSource& k,
                       const FloatSource& v, const FloatTarget& output, float* log_sum_exp);
-  /// packed_attention_backward without tensor cores; the arguments are checked.
+  /// packed_attention_backward without tensor cores. Requires checked arguments.
   void lane_attention_backward(const PackedPlan& plan, const ConstTensorView& output_gradient,
                                const ConstTensorView& q, const ConstTensorView& k,
                                const ConstTensorView& v, const ConstTensorView& output,
                                const ConstTensorView& log_sum_exp, const TensorView& q_gradient,
                                const TensorView& k_gradient, const TensorView& v_gradient);
-  /// content_hash() of up to sixteen tensors, which may be empty, in one launch.
+  /// content_hash() of up to sixteen tensors in one launch; they may be empty.
   void content_hash(std::span<const HashedTensor> tensors, std::uint64_t seed);
   void loss_chunk(const LossCall& call, const CudaPackedPlan::LossChunk& chunk);
-  /// Says once that attention in bfloat16 goes without tensor cores.
+  /// Warns once of bfloat16 attention without tensor cores.
   void warn_of_lanes(std::int64_t head_size);
 
-  // Named as a plan's rows are.
+  // Account names match the memory plan's rows.
   MemoryAccount account_{"CUDA kernels"};
   MemoryAccount products_account_{"products"};
   MemoryAccount loss_account_{"vocabulary loss"};
@@ -295,11 +290,11 @@ class CudaKernelSet final : public KernelSet {
   std::vector<DeviceRotary> rotary_tables_;
   Buffer hash_table_;
   DeviceScratch partials_{account_};
-  DeviceScratch rounded_input_{account_};  ///< Of a decoding product.
+  DeviceScratch rounded_input_{account_};  ///< A decoding product's input.
   DeviceScratch best_columns_{account_};
-  DeviceScratch padded_results_{account_};  ///< Logits of invariant_argmax(), or of odd N.
-  std::set<std::array<std::int64_t, 4>> prepared_products_;  ///< N, K, result, whether with bias.
-  DeviceScratch candidates_{account_};  ///< Of sample_tokens(), as the next three.
+  DeviceScratch padded_results_{account_};  ///< Logits of invariant_argmax(), or results of odd N.
+  std::set<std::array<std::int64_t, 4>> prepared_products_;  ///< N, K, result type, has bias.
+  DeviceScratch candidates_{account_};  ///< This and the next three: of sample_tokens().
   StagedArray sampled_rows_{queue_, account_};
   std::vector<std::int32_t> sampled_block_;
   DistinctTokens distinct_tokens_;

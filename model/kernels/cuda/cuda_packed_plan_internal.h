@@ -1,6 +1,6 @@
 #pragma once
 
-/// What the CUDA kernels read of a packed batch: copied to the device once, in the queue's order.
+/// A packed batch's index data for CUDA kernels, copied to the device once in queue order.
 
 #include <array>
 #include <cstdint>
@@ -14,21 +14,20 @@
 
 namespace jforge {
 
-/// Queries of adjacent rows that share keys: what one block of lanes works on for one key head.
-/// Key j of the logical order (ascending position) lies at row first_key + j while j < first_count,
-/// then at second_key + j − first_count: of the key tensor, or in decoding of the slot whose pages
-/// begin at first_page of the table.
+/// Queries of adjacent rows that share keys: the work of one block per key head. Key j in logical
+/// order (ascending position) lies at row first_key + j if j < first_count, else second_key + j −
+/// first_count: of the key tensor, or in decoding of the slot whose pages begin at first_page.
 struct QueryTile {
   std::int64_t row_begin = 0;
   std::int64_t rows = 0;
   std::int64_t first_key = 0;
   std::int64_t first_count = 0;
   std::int64_t second_key = 0;
-  std::int64_t keys = 0;  ///< What the row that sees most sees.
+  std::int64_t keys = 0;  ///< Of the longest row.
   std::int64_t first_page = 0;
 };
 
-/// Rows that see keys of a tile, with their segment's intervals.
+/// Rows that see keys of a tile, with their segment.
 struct SeeingRows {
   std::int64_t row_begin;
   std::int64_t row_end;
@@ -40,44 +39,44 @@ struct SeeingRows {
   }
 };
 
-/// One item of a chunk of the vocabulary loss as its kernel reads it.
+/// An item of a chunk of the vocabulary loss; rows are rows of the chunk's logits.
 struct LossItemRows {
-  std::int64_t student;      ///< Row of the chunk's logits, −1: none.
-  std::int64_t teacher;      ///< Row of the chunk's logits; read where a row is taught.
-  std::int64_t clean;        ///< Row of the chunk's logits; read where there is a target.
+  std::int64_t student;      ///< −1: none.
+  std::int64_t teacher;      ///< Used if a row is taught.
+  std::int64_t clean;        ///< Used if there is a target.
   std::int64_t target;       ///< −1: none.
-  float consistency_weight;  ///< Not scaled.
-  float ar_weight;           ///< Not scaled.
+  float consistency_weight;  ///< Unscaled.
+  float ar_weight;           ///< Unscaled.
 };
 
-/// Queries (rows × heads of one group) of a block, at most; a group may not be larger.
+/// Maximum queries (rows × heads of a group) of a block, and so of a group.
 inline constexpr std::int64_t kMostQueries = kMostDeviceGroup;
-/// Keys of a tile. Tiles begin at multiples of it in logical order.
+/// Keys of a tile; tiles begin at multiples of it in logical order.
 inline constexpr std::int64_t kTileKeys = 32;
 
-/// Whether attention in bfloat16 with heads of so many numbers runs on tensor cores.
+/// Returns whether bfloat16 attention with this head size uses tensor cores.
 [[nodiscard]] constexpr bool on_tensor_cores(std::int64_t head_size) {
   return head_size == 64 || head_size == 128;
 }
 
-/// Rows of a block of queries, where they have room.
+/// Rows of a block of queries, memory permitting.
 [[nodiscard]] inline std::int64_t rows_per_block(std::int64_t group) {
   const std::int64_t rows = kMostQueries / group;
   return rows < 1 ? 1 : rows;
 }
 
-/// Keys of a tile of backward, where they have room: fewer of large heads.
+/// Keys of a backward tile, memory permitting.
 [[nodiscard]] constexpr std::int64_t backward_tile_keys(std::int64_t head_size) {
   return head_size <= 128 ? kTileKeys : kTileKeys / 4;
 }
 
-/// How packed attention on lanes is cut into blocks. Queries know nothing of each other, and
-/// backward adds up keys one by one: neither number changes a bit.
+/// Tile sizes of packed attention on lanes. They change no bit: queries are independent, and
+/// backward adds keys one by one.
 struct LaneTiles {
   std::int64_t rows = 0;           ///< Of a block of queries.
-  std::int64_t backward_keys = 0;  ///< Of a tile of backward.
+  std::int64_t backward_keys = 0;  ///< Of a backward tile.
 };
-/// The largest that `most_shared` bytes of a block have room for (DeviceQueue::most_shared_bytes):
+/// Returns the largest sizes that fit `most_shared` bytes (DeviceQueue::most_shared_bytes):
 /// rows_per_block() and backward_tile_keys() with kMostSharedBytes and heads up to kLargestHeads.
 [[nodiscard]] LaneTiles lane_tiles(const AttentionHeads& heads, std::int64_t most_shared);
 
@@ -85,25 +84,24 @@ class CudaPackedPlan final : public PackedPlan {
  public:
   CudaPackedPlan(const AttentionHeads& heads, DeviceQueue& queue, MemoryAccount& account);
 
-  /// Blocks of rows, and how many keys each row sees.
   struct Queries {
     const QueryTile* tiles = nullptr;
     std::int64_t num_tiles = 0;
-    const std::int32_t* visible = nullptr;  ///< [T]
+    const std::int32_t* visible = nullptr;  ///< [T]: keys that each row sees.
     std::int64_t most_rows = 0;             ///< Of a block.
   };
   [[nodiscard]] const Queries& queries() const noexcept { return queries_; }
 
-  /// For every tile of keys the rows that may see one of them, in ascending order.
+  /// For every tile of keys, the rows that may see one of them, ascending.
   struct Keys {
     const SeeingRows* ranges = nullptr;
-    const std::int64_t* begins = nullptr;  ///< [tiles + 1] where each tile's ranges begin.
+    const std::int64_t* begins = nullptr;  ///< [tiles + 1]: where each tile's ranges begin.
     std::int64_t tile_keys = 0;
   };
-  /// Made at the first call for a batch: kernels on tensor cores need none.
+  /// Made on the first call per batch, because tensor-core kernels do not need them.
   [[nodiscard]] const Keys& keys() const;
 
-  /// AttentionVisits for the kernels on tensor cores.
+  /// AttentionVisits for tensor-core kernels.
   struct Visits {
     const RowKeys* rows = nullptr;
     const TileWork* query_tiles = nullptr;
@@ -116,33 +114,32 @@ class CudaPackedPlan final : public PackedPlan {
     std::int64_t num_parts = 0;
     const StripVisit* strip_visits = nullptr;
   };
-  /// Made at the first call for a batch.
+  /// Made on the first call per batch.
   [[nodiscard]] const Visits& visits() const;
 
-  /// Rows that are added to the same place, which others' are not.
+  /// Rows grouped by the place that they are added to.
   struct RowGroups {
     const std::int64_t* order = nullptr;   ///< Rows sorted by place, then by row.
-    const std::int64_t* begins = nullptr;  ///< [distinct + 1] where each place's rows begin.
+    const std::int64_t* begins = nullptr;  ///< [distinct + 1]: where each place's rows begin.
     std::int64_t distinct = 0;
   };
-  /// By token.
   [[nodiscard]] const RowGroups& token_rows() const noexcept { return token_rows_; }
 
   /// Loss items whose logits are held at once.
   struct LossChunk {
     const LossItemRows* items;
     std::int64_t num_items;
-    const std::int64_t* sources;  ///< [rows] hidden row of each row of logits (LossPlacement).
+    const std::int64_t* sources;  ///< [rows]: hidden row of each row of logits (LossPlacement).
     std::int64_t rows;
     std::int64_t own;            ///< Rows of the student's hidden states, before the teacher's.
     std::int64_t with_gradient;  ///< Rows with gradient; they come first.
-    RowGroups groups;            ///< Of those, by hidden row.
+    RowGroups groups;            ///< Rows with gradient, by hidden row.
   };
-  /// Chunks of at most `most_rows` rows. Made at the first call for a batch.
+  /// Returns chunks of at most `most_rows` rows, made on the first call per batch.
   [[nodiscard]] std::span<const LossChunk> loss(std::int64_t most_rows, LossUse use) const;
 
  private:
-  /// Chunks of the present batch.
+  /// Chunks of the current batch.
   struct Loss {
     Loss(DeviceQueue& queue, MemoryAccount& account)
         : staged_items(queue, account),
@@ -151,7 +148,7 @@ class CudaPackedPlan final : public PackedPlan {
           staged_begins(queue, account) {}
     void place(std::span<const LossItem> loss_items);
 
-    std::int64_t most_rows = -1;  ///< −1: not yet of this batch.
+    std::int64_t most_rows = -1;  ///< −1: not made for this batch.
     LossUse use;
     LossPlacement placement;
     std::vector<LossItemRows> items;
@@ -165,7 +162,6 @@ class CudaPackedPlan final : public PackedPlan {
     StagedArray staged_begins;
   };
 
-  /// AttentionVisits of the present batch.
   struct StagedVisits {
     StagedVisits(DeviceQueue& queue, MemoryAccount& account)
         : rows(queue, account),
@@ -175,7 +171,7 @@ class CudaPackedPlan final : public PackedPlan {
           split_tiles(queue, account),
           strip_visits(queue, account) {}
 
-    bool placed = false;  ///< Of the present batch.
+    bool placed = false;  ///< For the current batch.
     AttentionVisits host;
     Visits device;
     StagedArray rows;
@@ -186,12 +182,11 @@ class CudaPackedPlan final : public PackedPlan {
     StagedArray strip_visits;
   };
 
-  /// Keys of the present batch.
   struct StagedKeys {
     StagedKeys(DeviceQueue& queue, MemoryAccount& account)
         : staged_ranges(queue, account), staged_begins(queue, account) {}
 
-    bool placed = false;  ///< Of the present batch.
+    bool placed = false;  ///< For the current batch.
     std::vector<SeeingRows> ranges;
     std::vector<std::int64_t> begins;
     Keys device;
@@ -211,7 +206,7 @@ class CudaPackedPlan final : public PackedPlan {
   mutable StagedVisits visits_;
   mutable StagedKeys keys_;
 
-  // On the host, reused.
+  // Reused host memory.
   std::vector<QueryTile> tiles_;
   std::vector<std::int32_t> visible_;
   std::vector<std::int64_t> order_;
@@ -225,7 +220,7 @@ class CudaPackedPlan final : public PackedPlan {
   StagedArray staged_order_begins_;
 };
 
-/// Throws InternalError for a plan that another kind of set made.
+/// Throws InternalError for a plan of another kind of set.
 [[nodiscard]] const CudaPackedPlan& on_device(const PackedPlan& plan);
 
 }  // namespace jforge

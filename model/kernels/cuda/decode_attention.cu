@@ -1,13 +1,9 @@
-/// Attention over the paged cache. A row's result is a function of its query and its keys in
-/// logical order: these are taken in splits that begin at multiples of kSplitKeys of that order,
-/// and within a split in tiles of kTileKeys. Scores add over D in order, sums over a tile's keys in
-/// order; a split is a softmax of its own, and the splits of a row are added up in order. So
-/// neither how keys lie in memory, nor which rows share a block, nor whether one block or several
-/// take a row's splits change a bit.
+/// Attention over the paged cache on lanes. A row's bits depend only on its query and its keys in
+/// logical order: splits begin at multiples of kSplitKeys, with tiles of kTileKeys within. Scores
+/// add over D in order, sums over a tile's keys in order; each split has its own softmax, and a
+/// row's splits are merged in order. Memory layout, blocks and who takes a split change no bit.
 ///
-/// A block reads a split's keys and values of its key head once, kSplitKeys · D · 8 bytes of
-/// float32. Its lanes read both sides of every multiply-add from shared memory, which takes longer
-/// than those bytes even for one row a sequence: shared memory is the bound
+/// Shared memory is the bound: lanes read both operands of every multiply-add from it
 /// (results/reference/gpu_plan.md).
 
 #include <cmath>
@@ -20,11 +16,11 @@ namespace jforge {
 
 namespace {
 
-/// One tile of queries of one key head, or a share of them; block index = (tile · key heads + key
-/// head) · shares + share. Queries know nothing of each other: shares change no bit.
+/// A tile of queries of one key head, or a share of it; block index = (tile · key heads + key head)
+/// · shares + share. Queries are independent, so shares change no bit.
 struct CachedAttention : CachedAttentionInputs<FloatSource> {
-  std::int64_t share_queries;  ///< At most: share_of() a tile.
-  bool words;                  ///< Whether keys and values can be read in words.
+  std::int64_t share_queries;  ///< Maximum queries of a share.
+  bool words;                  ///< Whether keys and values are aligned for words.
 
   [[nodiscard]] static constexpr std::int64_t shared_bytes(const HeadShape& heads,
                                                            std::int64_t queries) {
@@ -36,7 +32,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
   }
   [[nodiscard]] std::int64_t shared_bytes() const { return shared_bytes(shape, share_queries); }
 
-  /// Queries of a share of so many: all of them, or parts of one size where only these have room.
+  /// Returns the queries of a share: all, or equal parts that fit `most_shared`.
   [[nodiscard]] static constexpr std::int64_t share_of(const HeadShape& heads, std::int64_t queries,
                                                        std::int64_t most_shared) {
     std::int64_t shares = 1;
@@ -49,7 +45,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
     return divide_up(most_queries, share_queries);
   }
 
-  /// Shared memory of a block and what it works on.
+  /// A block's work and shared memory.
   struct Block {
     DecodeTile tile;
     std::int64_t key_head;
@@ -57,16 +53,16 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
     std::int32_t queries;
     std::int32_t stride;
     float* query;   ///< [queries][stride], scaled.
-    float* sums;    ///< [queries][stride] of the split.
-    float* totals;  ///< [queries][stride] of the splits before, where the block has them all.
+    float* sums;    ///< [queries][stride], of the split.
+    float* totals;  ///< [queries][stride], of earlier splits if the block has all.
     float* keys;    ///< [kTileKeys][stride]
     float* values;
     float* scores;          ///< [queries][kScoreStride]
-    SoftmaxPart* softmax;   ///< [queries] of the split.
+    SoftmaxPart* softmax;   ///< [queries], of the split.
     SoftmaxPart* total;     ///< [queries]
-    float* shrink;          ///< [queries] what the tile makes of the split's sums before.
+    float* shrink;          ///< [queries]: this tile's factor for the split's earlier sums.
     Merge* merge;           ///< [queries]
-    std::int64_t* sources;  ///< [kTileKeys] where a key begins in k and v.
+    std::int64_t* sources;  ///< [kTileKeys]: offset of a key in k and v.
   };
 
   template <class Group>
@@ -114,19 +110,18 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
   [[nodiscard]] JFORGE_DEVICE std::int64_t place(const Block& block, std::int64_t i) const {
     return query_offset(shape, block.tile.row_begin, block.key_head, block.first_query + i);
   }
-  /// Row of query i.
   [[nodiscard]] JFORGE_DEVICE std::int32_t row_of(const Block& block, std::int32_t i) const {
     return block.tile.row_begin +
            (block.first_query + i) / static_cast<std::int32_t>(shape.group());
   }
-  /// Keys from `begin` on that query i sees, up to `count`.
+  /// Keys from `begin` on that query i sees, at most `count`.
   [[nodiscard]] JFORGE_DEVICE std::int32_t seen(const Block& block, std::int32_t i,
                                                 std::int32_t begin, std::int32_t count) const {
     const std::int32_t left = visible[row_of(block, i)] - begin;
     return left < 0 ? 0 : (left < count ? left : count);
   }
 
-  /// Softmax of the keys [begin, end).
+  /// Softmax of keys [begin, end).
   template <class Group>
   JFORGE_DEVICE void take_split(Group& group, const Block& block, std::int32_t begin,
                                 std::int32_t end) const {
@@ -145,7 +140,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
     for (std::int32_t first = begin; first < end; first += keys_each) {
       const std::int32_t size = end - first < keys_each ? end - first : keys_each;
       load_keys(group, block, first, size);
-      // Few queries leave lanes idle unless each takes one; many share what a lane reads.
+      // With few queries each lane takes one, to keep lanes busy; with many, lanes share reads.
       if (block.queries <= 4) {
         score<1>(group, block, first, size);
       } else {
@@ -182,8 +177,8 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
 
   template <int kEach, class Group>
   JFORGE_DEVICE void copy_keys(Group& group, const Block& block, std::int32_t size) const {
-    // A lane writes number after number, kEach apart from its neighbours' in a key's row: a warp
-    // takes 32 numbers of each of kEach rows, an odd stride apart, and its lanes meet 32 banks.
+    // A warp writes 32 elements of each of kEach rows, an odd stride apart, so its lanes use 32
+    // banks.
     constexpr std::int32_t kAcross = 32 / kEach;
     const auto dim = static_cast<std::int32_t>(shape.dim);
     const auto pieces = static_cast<std::int32_t>(divide_up(dim, 32));
@@ -208,7 +203,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
     });
   }
 
-  /// Scores of the tile's keys, kEach queries of one key to a lane.
+  /// Scores the tile's keys, kEach queries of one key per lane.
   template <int kEach, class Group>
   JFORGE_DEVICE void score(Group& group, const Block& block, std::int32_t first,
                            std::int32_t size) const {
@@ -241,7 +236,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
     });
   }
 
-  /// Scores become exp(score − maximum so far).
+  /// Turns scores into exp(score − maximum so far).
   template <class Group>
   JFORGE_DEVICE void soften(Group& group, const Block& block, std::int32_t first,
                             std::int32_t size) const {
@@ -256,7 +251,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
         for (std::int32_t j = 0; j < count; ++j) {
           maximum = fmaxf(maximum, block.scores[i * kRow + j]);
         }
-        // Nothing seen yet and nothing here: −∞ − −∞ would be NaN.
+        // Avoids NaN from −∞ − −∞ before the first key.
         block.shrink[i] = count == 0 ? 1.0F : expf(before - maximum);
         block.softmax[i].maximum = maximum;
       }
@@ -285,8 +280,8 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
     });
   }
 
-  /// Adds the tile's values to the split's sums, kEach queries of one column to a lane. What a
-  /// query does not see is never multiplied in.
+  /// Adds the tile's values to the split's sums, kEach queries of one column per lane. Hidden keys
+  /// are never multiplied in.
   template <int kEach, class Group>
   JFORGE_DEVICE void add_values(Group& group, const Block& block, std::int32_t first,
                                 std::int32_t size) const {
@@ -324,7 +319,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
     });
   }
 
-  /// Adds the split to the row's total, or leaves it as a part.
+  /// Merges the split into the row's total, or stores it as a part.
   template <class Group>
   JFORGE_DEVICE void finish_split(Group& group, const Block& block, std::int32_t begin) const {
     const auto dim = static_cast<std::int32_t>(shape.dim);
@@ -375,7 +370,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
     });
   }
 
-  /// Rows that are complete with the tile.
+  /// Writes the rows that the tile completes.
   template <class Group>
   JFORGE_DEVICE void write_totals(Group& group, const Block& block) const {
     const auto dim = static_cast<std::int32_t>(shape.dim);
@@ -400,8 +395,8 @@ static_assert(CachedAttention::shared_bytes(kLargestHeads,
                                                                       kMostSharedBytes)) <=
               kMostSharedBytes);
 
-/// Adds up the parts of a row and head; block index = row · heads + head. A lane has a few adjacent
-/// numbers: the two exponentials of a part cost more than one of them.
+/// Merges the parts of a row and head; block index = row · heads + head. A lane takes several
+/// adjacent elements, because a part's two exponentials cost more than one element.
 struct MergeParts {
   static constexpr std::int64_t kLanes = 32;
   static constexpr std::int64_t kNumbers = 4;
@@ -440,7 +435,7 @@ struct MergeParts {
   }
 
  private:
-  /// Of a lane's numbers the first `count`, in registers: their loop has no variable end.
+  /// Visits the first `count` elements in registers: the loop has constant bounds.
   template <class Visit>
   JFORGE_DEVICE static void each_below(std::int64_t count, const Visit& visit) {
     for (int i = 0; i < kNumbers; ++i) {
@@ -451,9 +446,9 @@ struct MergeParts {
   }
 };
 
-/// Where the keys and values of decoding rows go.
+/// Writes keys and values of decoding rows to the cache.
 struct WriteCache {
-  const std::int32_t* rows;  ///< Of the cache, seen as [pages · kCachePageRows, Hkv · D].
+  const std::int32_t* rows;  ///< Of the cache seen as [pages · kCachePageRows, Hkv · D].
   FloatSource source_keys;
   FloatSource source_values;
   FloatTarget keys;
@@ -470,17 +465,16 @@ struct WriteCache {
   }
 };
 
-/// Rows that move within the cache, of several layers at once: a row is a few hundred numbers, and
-/// a launch for each layer would cost more than to move it. Block index = keys or values of a
-/// layer, and a part of the copies.
+/// Moves rows within the cache for several layers at once, because a launch per layer would cost
+/// more than the move. Block index = keys or values of a layer, and a part of the copies.
 struct CopyCache {
   static constexpr std::int64_t kMostHalves = 128;
   static constexpr std::int64_t kRowsEach = 16;
   static constexpr std::int64_t kLanes = 256;
 
-  const std::int32_t* rows;  ///< From and to, of each copy in turn.
+  const std::int32_t* rows;  ///< Pairs of source and target.
   std::int64_t copies;
-  std::int64_t words;  ///< Of 32 bits, of a row.
+  std::int64_t words;  ///< 32-bit words of a row.
   std::uint32_t* halves[kMostHalves];
 
   [[nodiscard]] std::int64_t shared_bytes() const { return 0; }

@@ -1,4 +1,3 @@
-/// Index data of decoding batches on their way to the device.
 
 #include <algorithm>
 #include <bit>
@@ -82,7 +81,7 @@ void CudaDecodePlan::run(std::int32_t step, const std::function<void()>& work) {
     known->launches = queue_.record_launches(work);
     known->recorded = !known->launches.empty();
     if (!known->recorded) {
-      // It would not be there for the next one either; as they are, launches need no memory.
+      // Later recordings would fail too; plain launches need no memory.
       cannot_record_ = true;
       warn_of_unrecorded_passes(now.rows);
     }
@@ -96,7 +95,7 @@ void CudaDecodePlan::run(std::int32_t step, const std::function<void()>& work) {
   if (cannot_record_) {
     return;
   }
-  look();  // The first time may have made room.
+  look();  // The work may have allocated memory.
   if (known == works_.end()) {
     known = works_.size() < kMostWorks ? works_.emplace(works_.end())
                                        : std::ranges::min_element(works_, {}, &Work::used);
@@ -104,15 +103,14 @@ void CudaDecodePlan::run(std::int32_t step, const std::function<void()>& work) {
   *known = {.shapes = now, .places = memory_, .launches = {}, .used = ++runs_};
 }
 
-/// Parts that room is taken for.
 std::int64_t CudaDecodePlan::padded_parts(std::int64_t parts) const {
   return batch().padded && parts > 0
              ? static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(parts)))
              : parts;
 }
 
-/// The next power of two, or of many the next multiple of kPaddedRows, where the batch may be
-/// padded.
+/// Returns the next power of two, or beyond kMostPadded the next multiple of kPaddedRows, if the
+/// batch may be padded.
 std::int64_t CudaDecodePlan::padded(std::int64_t count, std::int64_t most) const {
   if (!batch().padded || count == 0 || count > kMostRecorded) {
     return count;
@@ -142,7 +140,7 @@ void CudaDecodePlan::place(PlannedRows& rows, PlannedRows& kept) {
   }
 
   block_.clear();
-  // Tiles first: their place is a multiple of a tile's size.
+  // Tiles come first, aligned to their size.
   append_queries(host_queries_, num_rows);
   if (separate) {
     append_queries(host_kept_queries_, num_kept);
@@ -156,7 +154,7 @@ void CudaDecodePlan::place(PlannedRows& rows, PlannedRows& kept) {
     numbers_.push_back(narrow(table.place(row.slot, row.row())));
   }
   const std::size_t places_at = append(numbers_, num_rows, -1);
-  // A row that is added stays where it is.
+  // Padding rows stay in place.
   numbers_.assign(batch().kept.begin(), batch().kept.end());
   while (std::ssize(numbers_) < num_kept) {
     numbers_.push_back(narrow(std::ssize(numbers_)));
@@ -188,12 +186,12 @@ void CudaDecodePlan::place(PlannedRows& rows, PlannedRows& kept) {
   rows.positions = view_of(block + positions_at, num_rows);
   kept.positions = view_of(block + kept_positions_at, num_kept);
   if (batch().padded) {
-    // Whatever depends on it must serve later batches too.
+    // A recording must serve later batches too.
     rows.position_limit = kept.position_limit = table.slot_pages * kCachePageRows;
   }
 }
 
-/// The table's rows of slots that occur, one behind the other.
+/// Appends the page rows of the slots in use.
 void CudaDecodePlan::place_pages() {
   const PageTable& table = batch().table;
   table_.clear();
@@ -275,7 +273,7 @@ void CudaDecodePlan::append_queries(HostQueries& queries, std::int64_t rows) {
   const std::int64_t numbers = kNumbers * std::ssize(queries.tiles);
   queries.tiles_at =
       append({reinterpret_cast<const std::int32_t*>(queries.tiles.data()), at(numbers)}, numbers);
-  // What follows keeps the places of tiles multiples of their size.
+  // Keeps later tiles aligned to their size.
   const std::int64_t room = divide_up(rows, kNumbers) * kNumbers;
   queries.visible_at = append(queries.visible, room);
   queries.first_part_at = append(queries.first_part, room, -1);

@@ -1,9 +1,9 @@
-/// Products of decoding: few rows by a weight that is read once. A row's bits depend on the row and
-/// the weight alone.
+/// Decoding products: few rows by a weight that is read once. A row's bits depend only on the row
+/// and the weight.
 ///
 /// With WeightStorage::bfloat16_arithmetic cuBLASLt multiplies (row-invariant products,
-/// cuda_products.h). Otherwise lanes own a column and add its steps up in ascending order by FMA,
-/// with the CPU's bits; a bfloat16 is widened in a register.
+/// cuda_products.h). Otherwise each lane owns a column and adds its steps in ascending order by
+/// FMA, with the CPU's bits; bfloat16 is widened in registers.
 
 #include <algorithm>
 #include <type_traits>
@@ -18,7 +18,7 @@ namespace jforge {
 
 namespace {
 
-/// A matrix [N, K] to be packed.
+/// A matrix [N, K] to pack.
 struct SourceMatrix {
   FloatSource values;
   std::int64_t n;
@@ -43,17 +43,17 @@ struct PackColumns {
   JFORGE_DEVICE static void put(BFloat16& to, float value) { to = round_to_bfloat16(value); }
 };
 
-/// Sixteen bytes that are read together.
+/// 16 bytes, read together.
 struct alignas(16) FourFloats {
   float values[4];
 };
-/// Number i of eight in bfloat16, the first of two in a register's lower half.
+/// Element i of eight bfloat16.
 [[nodiscard]] JFORGE_DEVICE inline float number_of(const MemoryWord& word, int i) {
   const std::uint32_t pair = word.bits[i / 2];
   return __builtin_bit_cast(float, i % 2 == 0 ? pair << 16 : pair & 0xFFFF0000U);
 }
 
-/// A matrix [rows, K], rounded and padded with zeros; a call writes a word of it.
+/// Rounds a matrix [rows, K] and pads it with zeros, one word per call.
 struct PadRows {
   FloatSource x;
   BFloat16* padded;
@@ -72,7 +72,7 @@ struct PadRows {
   }
 };
 
-/// Columns [M, N] of a padded matrix.
+/// Copies columns [M, N] out of a padded matrix.
 struct TakeColumns {
   FloatSource padded;
   std::int64_t padded_n;
@@ -83,8 +83,7 @@ struct TakeColumns {
   }
 };
 
-/// Sums [M, N of a group] to the outputs that share its columns, with their biases; a call takes
-/// kProductPadding columns.
+/// Copies sums [M, N of a group] to the outputs, adding biases; kProductPadding columns per call.
 struct TakeGroup {
   struct Output {
     std::int64_t first;  ///< Column of the group.
@@ -94,7 +93,7 @@ struct TakeGroup {
   };
   const float* sums;
   std::int64_t columns;
-  Output outputs[kProductsTogether];  ///< Those that are not there repeat the last.
+  Output outputs[kProductsTogether];  ///< Missing ones repeat the last.
 
   JFORGE_DEVICE void operator()(std::int64_t word) const {
     const std::int64_t row = word * kProductPadding / columns;
@@ -118,7 +117,7 @@ struct TakeGroup {
   }
 };
 
-/// Numbers of a float32 matrix that are no bfloat16: partial[block] of them.
+/// Counts elements of a float32 matrix that are not exact bfloat16 into partial[block].
 struct CountUnrounded {
   const float* values;
   std::int64_t count;
@@ -143,7 +142,7 @@ struct CountUnrounded {
   }
 };
 
-/// Where lanes read words of kEach adjacent steps of a column.
+/// Words of kEach adjacent steps of a column.
 struct FloatColumns {
   static constexpr int kEach = 4;
   using Word = FourFloats;
@@ -168,9 +167,9 @@ struct RoundedColumns {
 
 constexpr std::int64_t kTileColumns = 64;  ///< Lanes of a block: one output column each.
 constexpr std::int64_t kTileRows = 8;
-constexpr int kTileWords = 16;  ///< Of a lane's column: all on their way at once.
+constexpr int kTileWords = 16;  ///< Overlapping reads of a lane's column.
 
-/// A lane's column in a tile: what it is multiplied with, and its sums so far.
+/// A lane's column: words of the tile and sums so far.
 template <class Weight>
 struct TileColumn {
   typename Weight::Word words[kTileWords];
@@ -197,12 +196,12 @@ struct ColumnProduct {
   }
   template <class Group>
   JFORGE_DEVICE ProductTile multiply(Group& group, std::int64_t block) const {
-    // Blocks that share a weight are neighbours: the second one finds it in the cache.
+    // Blocks that share a weight are adjacent, so that the second reads it from the cache.
     const std::int64_t row_tiles = divide_up(m, kTileRows);
     const std::int64_t first_row = block % row_tiles * kTileRows;
     const std::int64_t first_column = block / row_tiles * kTileColumns;
     const std::int64_t rows = of_tile(m - first_row, kTileRows);
-    const std::int64_t filled = rows == 1 ? 1 : kTileRows;  // As add_tile() has them.
+    const std::int64_t filled = rows == 1 ? 1 : kTileRows;  // As add_tile() reads.
     float* const tile = group.template shared<float>(kTileRows * kTileDepth);
     float* const result = group.template shared<float>(kTileRows * kTileColumns);
     typename Group::template PerLane<TileColumn<Weight>> columns(group);
@@ -251,7 +250,7 @@ struct ColumnProduct {
           some[r] = *reinterpret_cast<const FourFloats*>(tile + r * kTileDepth + step);
         }
         for (int i = 0; i < 4; ++i) {
-          if (step + i < depth) {  // A sum of −0 would not stay it.
+          if (step + i < depth) {  // Adding zeros would turn a sum of −0 into +0.
             const float number = Weight::number(column.words[w], first + i);
             for (int r = 0; r < kRows; ++r) {
               column.sums[r] = fmaf(some[r].values[i], number, column.sums[r]);
@@ -282,7 +281,7 @@ struct WriteProduct {
   }
 };
 
-/// Marks of a best column: none seen yet, and a NaN seen.
+/// Marks of a best column: none seen; NaN seen.
 constexpr TokenId kNone = -1;
 constexpr TokenId kNaN = -2;
 
@@ -290,7 +289,7 @@ struct alignas(8) BestColumn {
   float value;
   TokenId index;
 
-  /// Takes `other` when it is better: larger, or equal and of smaller index. NaN beats all.
+  /// Takes `other` if it is NaN, larger, or equal with a smaller index.
   JFORGE_DEVICE void meet(const BestColumn& other) {
     if (index == kNaN || other.index == kNone) {
       return;
@@ -302,10 +301,10 @@ struct alignas(8) BestColumn {
   }
 };
 
-/// Columns whose best is kept: a multiple of every product's tiles.
+/// Columns per kept best; divides every product's tiles.
 constexpr std::int64_t kBestColumns = 16;
 
-/// Best column of every kBestColumns: best[row][column / kBestColumns].
+/// best[row][column / kBestColumns]
 struct FindBest {
   BestColumn* best;
   std::int64_t groups;
@@ -330,7 +329,7 @@ struct FindBest {
 
 constexpr std::int64_t kBestLanes = 128;
 
-/// The best of what each lane has found; the first lane gives it to `take`.
+/// Reduces the lanes' best; the first lane calls `take`.
 template <class Group, class Take>
 JFORGE_DEVICE void best_of_lanes(Group& group, BestColumn* own, const Take& take) {
   for (std::int64_t left = group.lanes() / 2; left > 0; left /= 2) {
@@ -347,14 +346,14 @@ JFORGE_DEVICE void best_of_lanes(Group& group, BestColumn* own, const Take& take
   });
 }
 
-/// Logits of a row whose best a block finds.
+/// Logits per block of BestOfLogits.
 constexpr std::int64_t kBestLogits = 1024;
 
 /// Best of every kBestLogits logits; block index = row · groups + group.
 struct BestOfLogits {
   static constexpr int kAhead = kBestLogits / kBestLanes;
   const float* logits;
-  std::int64_t row_step;  ///< Elements from one row to the next.
+  std::int64_t row_step;  ///< Elements between rows.
   std::int64_t columns;
   std::int64_t groups;
   BestColumn* best;
@@ -379,9 +378,9 @@ struct BestOfLogits {
   }
 };
 
-/// Best of a row; one block a row.
+/// Best of a row; one block per row.
 struct BestOfRow {
-  static constexpr int kAhead = 8;  ///< Reads of a lane on their way.
+  static constexpr int kAhead = 8;  ///< Overlapping reads of a lane.
   const BestColumn* best;
   std::int64_t groups;
   TokenId* tokens;
@@ -403,7 +402,7 @@ struct BestOfRow {
   }
 };
 
-/// A product by a library's weight, but for its rows and results.
+/// A product by a library weight, without rows and results.
 MatrixProduct library_product(const DeviceWeight& weight, DType result, const void* bias) {
   return {.transpose_b = true,
           .n = weight.padded_rows(),
@@ -415,7 +414,7 @@ MatrixProduct library_product(const DeviceWeight& weight, DType result, const vo
           .row_invariant = true};
 }
 
-/// The same by all weights of its group.
+/// The same for all weights of its group.
 MatrixProduct group_product(const DeviceWeight& weight) {
   MatrixProduct product = library_product(weight, DType::float32, nullptr);
   product.n = weight.group().rows;
@@ -429,7 +428,7 @@ const DeviceWeight& device_weight(const PackedWeight& weight) {
   return *found;
 }
 
-/// Whether these are all weights of a group, in their order, with float32 results.
+/// Whether these are all weights of a group, in order, with float32 results.
 bool are_a_group(std::span<const Projection> projections) {
   if (projections.size() < 2 || projections.size() > kProductsTogether) {
     return false;
@@ -453,7 +452,7 @@ FloatSource source_of(const ConstTensorView& weight) {
 
 }  // namespace
 
-/// Whether no number of a float32 matrix on the device needs rounding.
+/// Whether no element needs rounding.
 bool CudaKernelSet::all_bfloat16(const ConstTensorView& weight) {
   constexpr std::int64_t kLanes = 256;
   constexpr std::int64_t kMostBlocks = 256;
@@ -485,7 +484,7 @@ std::unique_ptr<PackedWeight> CudaKernelSet::pack_weight(ConstTensorView weight,
                           (weight.dtype() == DType::bfloat16 || all_bfloat16(weight)));
   const SourceMatrix source{source_of(weight), weight.dim(0), weight.dim(1)};
   const DeviceWeight* const after = use.after == nullptr ? nullptr : &device_weight(*use.after);
-  // Rows of a size that the library cannot begin results with stay alone.
+  // Weights whose results would be misaligned for the library stay alone.
   const bool grouped = by_library && source.n % kProductPadding == 0 &&
                        (after == nullptr ? use.group_rows > source.n
                                          : after->group().filled + source.n <= after->group().rows);
@@ -528,7 +527,7 @@ void CudaKernelSet::prepare_product(const MatrixProduct& product) {
   }
 }
 
-/// x [M, K] as the library multiplies it: rounded and padded.
+/// Returns x [M, K] rounded and padded for the library.
 const void* CudaKernelSet::library_rows(const ConstTensorView& x, const DeviceWeight& weight) {
   if (x.dtype() == DType::bfloat16 && weight.padded_columns() == weight.columns()) {
     return floating(x).data;
@@ -542,7 +541,7 @@ const void* CudaKernelSet::library_rows(const ConstTensorView& x, const DeviceWe
   return rounded;
 }
 
-/// The bias where the library can read it, null for none.
+/// Returns the bias readable by the library, null for none.
 const void* CudaKernelSet::library_bias(const ConstTensorView& bias, const DeviceWeight& weight) {
   if (bias.empty()) {
     return nullptr;
@@ -552,7 +551,7 @@ const void* CudaKernelSet::library_bias(const ConstTensorView& bias, const Devic
       weight.padded_rows() == weight.rows()) {
     return values;
   }
-  // The elements after the bias are read for padding columns, which are not used.
+  // The copy's padding is not set; it affects only unused columns.
   auto* const copy = bias_.at_least<float>(weight.padded_rows());
   queue_.copy(bias, TensorView(copy, DType::float32, bias.shape(), device()));
   return copy;
@@ -593,8 +592,8 @@ struct CudaKernelSet::ProductOutput {
   Finish finish;
 };
 
-/// Has each output's `finish` take every tile of x · weightᵀ. One launch for weights that are
-/// stored alike.
+/// Calls each output's `finish` for every tile of x · weightᵀ, with one launch for weights of the
+/// same storage.
 template <class Finish>
 void CudaKernelSet::lane_products(const ConstTensorView& x,
                                   std::span<const ProductOutput<Finish>> outputs,

@@ -1,7 +1,6 @@
 #pragma once
 
-/// Tiles that decoding products on lanes leave for what finishes them, and how several products go
-/// in one launch.
+/// Output tiles of lane decoding products, and launches of several products.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,20 +20,21 @@ struct ProductTile {
   std::int64_t columns;
 };
 
-/// Of `left` rows, columns or steps those that a tile of `most` takes.
+/// Returns the part of `left` that a tile of `most` takes.
 [[nodiscard]] JFORGE_DEVICE inline std::int64_t of_tile(std::int64_t left, std::int64_t most) {
   return left < most ? left : most;
 }
 
-/// Products of the same rows that one launch takes: queries, keys and values; gate and up.
+/// Products of the same rows in one launch: queries, keys and values; gate and up.
 inline constexpr std::size_t kProductsTogether = 3;
 
-/// The blocks of one product behind those of the one before; `finish` takes a product's tiles.
+/// Blocks of consecutive products; `finish` takes a product's tiles.
 template <class Product, class Finish>
 struct Together {
   Product products[kProductsTogether];
   Finish finish[kProductsTogether];
-  std::int64_t ends[kProductsTogether];  ///< Of their blocks; of products that are not: the last's.
+  std::int64_t ends[kProductsTogether];  ///< End of each product's blocks; repeats the last for
+                                         ///< missing products.
 
   [[nodiscard]] static std::int64_t shared_bytes() { return Product::shared_bytes(); }
   template <class Group>
@@ -51,7 +51,7 @@ struct Together {
     chosen(finish, own)(group, tile);
   }
 
-  /// all[own], without an index that would bring all of them to local memory.
+  /// Returns all[own] without an index, which would move all to local memory.
   template <class T>
   [[nodiscard]] JFORGE_DEVICE static T chosen(const T (&all)[kProductsTogether], std::size_t own) {
     T found = all[0];
@@ -64,8 +64,7 @@ struct Together {
   }
 };
 
-/// `product_of(output)` and `output.finish` for each of at most kProductsTogether outputs, one at
-/// least.
+/// Launches `product_of(output)` with `output.finish` for 1 to kProductsTogether outputs.
 template <class Queue, class Outputs, class ProductOf>
 void launch_together(Queue& queue, std::int64_t lanes, const Outputs& outputs,
                      const ProductOf& product_of, const char* what) {

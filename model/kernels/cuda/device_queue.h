@@ -1,7 +1,6 @@
 #pragma once
 
-/// The device behind the kernels: CUDA, or the host playing it (tests define
-/// JFORGE_EMULATED_DEVICE).
+/// The device: CUDA, or its emulation on the host if JFORGE_EMULATED_DEVICE is defined (tests).
 
 #if defined(JFORGE_EMULATED_DEVICE)
 #include "model/kernels/cuda/device_queue_emulated.h"
@@ -11,7 +10,7 @@
 
 namespace jforge {
 
-/// Memory of the device to compute in, that only grows. Contents are unspecified after at_least().
+/// Device work space that only grows; at_least() leaves its contents unspecified.
 class DeviceScratch {
  public:
   explicit DeviceScratch(MemoryAccount& account) : account_(account) {}
@@ -20,13 +19,13 @@ class DeviceScratch {
   T* at_least(std::int64_t count) {
     const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
     if (bytes > memory_.bytes()) {
-      memory_ = Buffer();  // The old block goes first: the peak is one block, not two.
+      memory_ = Buffer();  // Freed first, so that both blocks never coexist.
       memory_ = Buffer(bytes, account_, DeviceQueue::kDevice, MemoryUse::activations);
     }
     return reinterpret_cast<T*>(memory_.data());
   }
   void release() { memory_ = Buffer(); }
-  /// Where it is; it moves when it grows.
+  /// Moves when the memory grows.
   [[nodiscard]] const void* data() const noexcept { return memory_.data(); }
 
  private:

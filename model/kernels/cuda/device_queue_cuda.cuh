@@ -1,7 +1,6 @@
 #pragma once
 
-/// Launches on the selected device. Every launch is checked; everything runs on one stream, in
-/// order.
+/// Checked launches on the selected device, in order on one stream.
 
 #include <algorithm>
 #include <bit>
@@ -71,7 +70,7 @@ class BlockGroup {
     return memory;
   }
 
-  /// Waits for the phase before, where there is one: nobody is behind a block's last.
+  /// Waits for the previous phase. The first has none, and nothing follows the last.
   __device__ void begin_phase() {
     if (began_) {
       __syncthreads();
@@ -96,7 +95,7 @@ class BlockGroup {
   }
 
   unsigned char* shared_;
-  bool began_ = false;  ///< A constant wherever the compiler sees which phases came before.
+  bool began_ = false;  ///< Usually a compile-time constant.
 };
 
 template <class Body>
@@ -106,7 +105,7 @@ __global__ void run_body(const Body body) {
   body(group, static_cast<std::int64_t>(blockIdx.x));
 }
 
-/// Launches that were recorded once, with their arguments, and run as a whole. Empty: none.
+/// Launches recorded with their arguments and run as a whole. Empty: none.
 class RecordedLaunches {
  public:
   RecordedLaunches() = default;
@@ -131,15 +130,14 @@ class RecordedLaunches {
   cudaGraphExec_t graph_ = nullptr;
 };
 
-/// Of kernels, products and recorded launches.
+/// Queue of kernels, products and recorded launches.
 class DeviceQueue final : public CudaQueue {
  public:
   static constexpr Device kDevice = Device::cuda;
 
   explicit DeviceQueue(MemoryAccount& account) : products_(stream(), account) {}
 
-  /// Bytes of shared memory that a block may be made to need, no more than kMostSharedBytes: of
-  /// two devices that have so much none goes about its work otherwise.
+  /// Shared memory per block, capped at kMostSharedBytes, so that larger devices work alike.
   [[nodiscard]] std::int64_t most_shared_bytes() const noexcept { return most_shared_bytes_; }
 
   template <class Body>
@@ -163,8 +161,8 @@ class DeviceQueue final : public CudaQueue {
     products_.prepare_rows(product, max_rows);
   }
 
-  /// What `work` launches, which does not run. It may do nothing else with the device. Empty where
-  /// the device has no memory for it.
+  /// Records the launches of `work` without running them; `work` may use the device for nothing
+  /// else. Returns empty if the device lacks memory.
   [[nodiscard]] RecordedLaunches record_launches(const std::function<void()>& work) {
     cuda_check(cudaStreamBeginCapture(stream().get(), cudaStreamCaptureModeThreadLocal),
                "record launches");
@@ -181,7 +179,7 @@ class DeviceQueue final : public CudaQueue {
     RecordedLaunches launches;
     cudaError_t status = prepare(graph, launches);
     if (status == cudaErrorMemoryAllocation) {
-      // Buffers' pool may keep what the driver lacks.
+      // The buffers' pool may hold the memory.
       static_cast<void>(cudaGetLastError());
       launches = {};
       cuda_memory::give_back_unused();
@@ -195,12 +193,12 @@ class DeviceQueue final : public CudaQueue {
     cuda_check(status, "prepare recorded launches");
     return launches;
   }
-  /// Runs them, in the stream's order.
+  /// Runs the launches in stream order.
   void replay(const RecordedLaunches& launches) {
     cuda_check(cudaGraphLaunch(launches.get(), stream().get()), "replay launches");
   }
 
-  /// Waits for all work, so that `host` may be read; failures of earlier kernels surface here.
+  /// Waits for all work, so that `host` may be read; throws for failures of earlier kernels.
   void download(void* host, const void* device, std::size_t bytes) {
     cuda_check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream().get()),
                "copy a result to the host");
@@ -208,8 +206,8 @@ class DeviceQueue final : public CudaQueue {
   }
 
  private:
-  /// Beyond kPlainShared a kernel must ask for more; the device refuses what it does not have.
-  /// Never less than before: launches that were recorded keep what they had.
+  /// Requests shared memory beyond kPlainShared; the device may refuse. Never lowers the limit,
+  /// because recorded launches rely on it.
   template <class Body>
   static void allow_shared(std::int64_t shared, const char* what) {
     constexpr std::int64_t kPlainShared = 40 << 10;
@@ -230,7 +228,7 @@ class DeviceQueue final : public CudaQueue {
       return status;
     }
     launches = RecordedLaunches(executable);
-    // Else the first launch would take its memory, and be what fails.
+    // Otherwise the first launch would allocate, and might fail.
     return cudaGraphUpload(executable, stream().get());
   }
   static void destroy(cudaGraph_t graph) {
@@ -243,8 +241,8 @@ class DeviceQueue final : public CudaQueue {
   std::int64_t most_shared_bytes_ = std::min(kMostSharedBytes, most_shared_memory());
 };
 
-/// Host values where kernels can read them: copied through page-locked memory, in the stream's
-/// order. Several places there let the host run ahead of the device.
+/// Copies host values to the device through page-locked memory, in stream order. Several places let
+/// the host run ahead.
 class StagedArray {
  public:
   StagedArray(DeviceQueue& queue, MemoryAccount& account) : queue_(queue), account_(account) {}
@@ -261,7 +259,7 @@ class StagedArray {
     }
     if (bytes > device_.bytes()) {
       {
-        // Kernels still at work may read the old block; of the wait, see below.
+        // Running kernels may read the old block; on the wait see below.
         const WaitingForOthers waiting;
         queue_.stream().synchronize();
       }
@@ -279,7 +277,7 @@ class StagedArray {
     next_ = (next_ + 1) % used_places_;
     Place& place = places_[next_];
     {
-      // The stream may stand behind NCCL, so behind other ranks.
+      // The stream may wait for NCCL and so for other ranks.
       const WaitingForOthers waiting;
       place.copied.wait();
     }
@@ -297,8 +295,8 @@ class StagedArray {
     CudaEvent copied;
   };
   static constexpr std::size_t kPlaces = 8;
-  /// Larger ones have two places, which do not let the host run as far ahead: eight of a long
-  /// packed batch's would be a gigabyte.
+  /// Larger arrays get only two places, because eight of a long packed batch's would take a
+  /// gigabyte.
   static constexpr std::size_t kLargeBytes = std::size_t{4} << 20;
 
   DeviceQueue& queue_;

@@ -1,9 +1,9 @@
 #pragma once
 
-/// The device played by the host, for tests on machines without one: the same kernels, block after
-/// block and lane after lane. What it cannot show are races within a phase; running the lanes in
-/// another order makes most of them change the result. Fresh shared memory holds NaN. Device memory
-/// is what the program's cuda_memory functions make of it (tests/gpu/emulated_device_memory.cpp).
+/// Runs the kernels on the host for tests without a device, block by block and lane by lane. It
+/// cannot detect races within a phase, but another lane order makes most of them change the result.
+/// Fresh shared memory holds NaN. cuda_memory functions define device memory
+/// (tests/gpu/emulated_device_memory.cpp).
 
 #include <algorithm>
 #include <array>
@@ -24,7 +24,7 @@
 
 namespace jforge {
 
-/// In which order the emulated lanes of a phase run.
+/// Order of a phase's lanes.
 enum class LaneOrder : std::uint8_t { ascending, descending, interleaved };
 
 class SerialGroup {
@@ -32,7 +32,7 @@ class SerialGroup {
   SerialGroup(std::int64_t lanes, std::int64_t shared_bytes, LaneOrder order)
       : lanes_(lanes),
         order_(order),
-        // All bits set is NaN, as double and as float.
+        // All bits set is NaN as double and as float.
         shared_(static_cast<std::size_t>(shared_bytes) / sizeof(double),
                 std::bit_cast<double>(~std::uint64_t{0})),
         floats_(static_cast<std::size_t>(lanes)),
@@ -123,13 +123,13 @@ class SerialGroup {
   std::int64_t used_ = 0;
 };
 
-/// Launches that were recorded once, with their arguments, and run as a whole.
+/// Launches recorded with their arguments and run as a whole.
 using RecordedLaunches = std::vector<std::function<void()>>;
 
 class DeviceQueue final : public Queue {
  public:
   static constexpr Device kDevice = Device::cuda;
-  /// Order of the lanes in every launch of the process.
+  /// Lane order of every launch in the process.
   static LaneOrder& lane_order() {
     static LaneOrder order = LaneOrder::ascending;
     return order;
@@ -153,7 +153,7 @@ class DeviceQueue final : public Queue {
 
   template <class Body>
   void launch(std::int64_t blocks, std::int64_t lanes, const Body& body, const char* what) {
-    // What one device would refuse is refused here.
+    // Refuses what a device would refuse.
     expect(std::has_single_bit(static_cast<std::uint64_t>(lanes)) &&
                body.shared_bytes() <= kMostSharedBytes,
            what);
@@ -168,7 +168,7 @@ class DeviceQueue final : public Queue {
     }
   }
 
-  /// Each sum in ascending order by FMA, then the bias, then what was there.
+  /// Sums in ascending order by FMA, then adds the bias, then the old value.
   void multiply(const MatrixProduct& product) {
     if (recording_ != nullptr) {
       recording_->push_back([this, product] { multiply(product); });
@@ -202,7 +202,8 @@ class DeviceQueue final : public Queue {
     std::memcpy(host, device, bytes);
   }
 
-  /// What `work` launches, which does not run. It may do nothing else with the device.
+  /// Records the launches of `work` without running them; `work` may use the device for nothing
+  /// else.
   [[nodiscard]] RecordedLaunches record_launches(const std::function<void()>& work) {
     RecordedLaunches launches;
     recording_ = &launches;
@@ -225,7 +226,6 @@ class DeviceQueue final : public Queue {
   RecordedLaunches* recording_ = nullptr;
 };
 
-/// Host values where kernels can read them.
 class StagedArray {
  public:
   StagedArray(DeviceQueue& /*queue*/, MemoryAccount& account) : account_(account) {}

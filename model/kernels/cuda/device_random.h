@@ -1,6 +1,6 @@
 #pragma once
 
-/// The numbers of RandomStream (runtime/random.h) where kernels draw them.
+/// RandomStream (runtime/random.h) for kernels.
 
 #include <cstdint>
 
@@ -29,7 +29,7 @@ struct PhiloxWords {
   return counter;
 }
 
-/// The stream (seed, purpose, round, item, block), whose draws may be taken in any order.
+/// The stream (seed, purpose, round, item, block); draws may be taken in any order.
 class DeviceStream {
  public:
   JFORGE_DEVICE DeviceStream(std::uint64_t seed, RandomPurpose purpose, std::uint64_t round,

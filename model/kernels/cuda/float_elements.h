@@ -1,9 +1,8 @@
 #pragma once
 
-/// Elements of float32 and bfloat16 tensors as kernels read and write them: widened exactly,
-/// computed with in float32, rounded once. The type is the tensor's, not the kernel's: a launch's
-/// lanes all take the same way, and every mixture that a residual stream of one type and branches
-/// of another make is one kernel.
+/// Elements of float32 and bfloat16 tensors: widened exactly, computed in float32, rounded once.
+/// The type is checked at run time, which does not diverge within a launch; so one kernel serves
+/// all mixtures of types.
 
 #include <cstdint>
 
@@ -12,12 +11,12 @@
 
 namespace jforge {
 
-/// to_float() of bfloat16.h where kernels run.
+/// to_float() for kernels.
 [[nodiscard]] JFORGE_DEVICE inline float widen(BFloat16 value) {
   return __builtin_bit_cast(float, std::uint32_t{value.bits} << 16);
 }
 
-/// to_bfloat16() of bfloat16.h where kernels run: the same bits for every value.
+/// to_bfloat16() for kernels, with the same bits for every value.
 [[nodiscard]] JFORGE_DEVICE inline BFloat16 round_to_bfloat16(float value) {
   const auto bits = __builtin_bit_cast(std::uint32_t, value);
   const bool is_nan = (bits & 0x7FFFFFFFU) > 0x7F800000U;
@@ -25,22 +24,21 @@ namespace jforge {
                                             : (bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16)};
 }
 
-/// Adjacent elements that a lane takes together where memory's alignment allows: 16 bytes of
-/// bfloat16, twice as many of float32.
+/// Adjacent elements per lane if aligned: 16 bytes of bfloat16 or 32 of float32.
 inline constexpr int kWordElements = 8;
 
-/// Sixteen bytes that are moved by one instruction.
+/// 16 bytes, moved by one instruction.
 struct alignas(16) [[gnu::may_alias]] MemoryWord {
   std::uint32_t bits[4];
 };
 
-/// Whether all begin where a MemoryWord may: the first elements of tensors.
+/// Whether the first elements of all tensors are aligned for MemoryWord.
 template <class... Elements>
 [[nodiscard]] bool begin_words(const Elements&... elements) {
   return ((reinterpret_cast<std::uintptr_t>(elements.data) % sizeof(MemoryWord) == 0) && ...);
 }
 
-/// Reads elements i … i + kCount − 1, in words where there are as many as a word's.
+/// Reads elements i … i + kCount − 1, as words if kCount is kWordElements.
 template <int kCount>
 JFORGE_DEVICE void read_elements(const void* data, bool narrow, std::int64_t i,
                                  float (&values)[kCount]) {
@@ -65,7 +63,6 @@ JFORGE_DEVICE void read_elements(const void* data, bool narrow, std::int64_t i,
   }
 }
 
-/// Read-only elements.
 struct FloatSource {
   const void* data = nullptr;
   bool narrow = false;  ///< bfloat16
@@ -99,7 +96,7 @@ struct FloatTarget {
   JFORGE_DEVICE void read(std::int64_t i, float (&values)[kCount]) const {
     read_elements(data, narrow, i, values);
   }
-  /// Elements i … i + kCount − 1, as read() takes them.
+  /// Writes elements i … i + kCount − 1, as read() reads them.
   template <int kCount>
   JFORGE_DEVICE void write(std::int64_t i, const float (&values)[kCount]) const {
     static_assert(kCount == 1 || kCount == kWordElements);

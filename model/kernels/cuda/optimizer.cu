@@ -8,7 +8,7 @@ namespace jforge {
 namespace {
 
 constexpr std::int64_t kSumLanes = 256;
-/// Elements of one block: fixed, so that the order of addition depends on the size alone.
+/// Elements per block: constant, so that the order of addition depends only on the size.
 constexpr std::int64_t kSumBlock = 1 << 14;
 
 struct SquaresOfBlock {
@@ -46,7 +46,7 @@ struct AdamWElement {
   float* second_moment;
   BFloat16* rounded;  ///< May be null.
   JFORGE_DEVICE void operator()(std::int64_t i) const {
-    // All of them before the first store, behind which they would wait for another trip to memory.
+    // All loads precede the first store, so that they overlap.
     const float slope = gradient[i];
     const float old_parameter = parameter[i];
     const float old_first = first_moment[i];
@@ -83,7 +83,7 @@ void CudaKernelSet::adamw(const AdamWSettings& settings, bool decay, ConstTensor
                           const AdamWState& state, const AdamWHashes& hashes) {
   expect_adamw_shapes(gradient, state);
   expect_adamw_hashes(hashes);
-  // As hash_adamw_state(), with all parts together.
+  // Like hash_adamw_state(), in one launch.
   const auto hash_state = [&](const TensorView& sums) {
     if (!sums.empty()) {
       content_hash(std::array{HashedTensor{state.parameter, sums.rows(0, 1)},

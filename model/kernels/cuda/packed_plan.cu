@@ -1,4 +1,3 @@
-/// Index data of packed batches on their way to the device.
 
 #include <algorithm>
 #include <span>
@@ -18,8 +17,8 @@ const T* upload(StagedArray& staged, const std::vector<T>& values) {
   return staged.upload(std::span<const T>(values));
 }
 
-/// Appends the rows of `places` in groups of equal ones, sorted by place and then by row, and where
-/// in what it appends each group begins and the last ends. Returns how many there are.
+/// Appends the rows of `places` sorted by place and row, and each group's begin with a final end.
+/// Returns the number of groups.
 template <class T>
 std::int64_t append_groups(std::span<const T> places, std::vector<std::int64_t>& order,
                            std::vector<std::int64_t>& begins) {

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Sums of what blocks of lanes have added up, in an order that their number alone decides.
+/// Adds the partial sums of blocks, in an order that depends only on their number.
 
 #include <cstdint>
 
@@ -11,7 +11,7 @@ namespace jforge {
 
 inline constexpr std::int64_t kPartialSumLanes = 256;
 
-/// total += Σ partials, by one block of lanes.
+/// total += Σ partials, on one block.
 template <class T>
 struct AddPartialSums {
   const T* partials;

@@ -1,4 +1,4 @@
-/// Matrix products of training, by cuBLASLt.
+/// Training's matrix products, by cuBLASLt.
 
 #include "model/kernels/cuda/column_sums.h"
 #include "model/kernels/cuda/cuda_kernel_set_internal.h"
@@ -7,9 +7,9 @@ namespace jforge {
 
 namespace {
 
-/// A product over no steps.
+/// A product with k = 0.
 struct EmptySums {
-  FloatSource bias;  ///< No data: zero.
+  FloatSource bias;  ///< Without data: zero.
   FloatTarget c;
   std::int64_t columns;
   JFORGE_DEVICE void operator()(std::int64_t i) const {
@@ -56,7 +56,7 @@ void CudaKernelSet::linear(ConstTensorView x, ConstTensorView weight, ConstTenso
     expect_shape(bias, Shape{n}, "linear bias");
     added = floating(bias).data;
     if (bias.dtype() != y.dtype()) {
-      // What rounds once cannot be fused with what has more digits than the result.
+      // A bias more precise than the result cannot be fused: the sum would be rounded twice.
       expect(y.dtype() == DType::float32, "linear: a float32 bias needs a float32 result");
       auto* const widened = bias_.at_least<float>(n);
       launch_elements(queue_, n, WidenBias{floating(bias), widened}, "linear bias");

@@ -1,6 +1,6 @@
 #pragma once
 
-/// How a lane goes over numbers that it takes one after the other without waiting for each.
+/// Sequential reads of a lane that overlap in memory latency.
 
 #include <cstdint>
 
@@ -8,12 +8,12 @@
 
 namespace jforge {
 
-/// Of a lane's reads, how many are on their way at once, unless said otherwise.
+/// Default number of overlapping reads.
 inline constexpr int kReadsAhead = 4;
 
-/// take(i, read(i)) for i = begin, begin + stride, … below `end`, in this order. What the next few
-/// need is read before the first of them is taken: a trip to memory for all of them, not for each.
-/// So take(i) may write what read(i) reads, but not what a later read does.
+/// Calls take(i, read(i)) for i = begin, begin + stride, … below `end`, in this order, but reads
+/// kAhead values before it takes the first of them. So take(i) may write what read(i) reads, but
+/// nothing that a later read does.
 template <int kAhead = kReadsAhead, class Read, class Take>
 JFORGE_DEVICE void read_ahead(std::int64_t begin, std::int64_t end, std::int64_t stride,
                               const Read& read, const Take& take) {
@@ -27,7 +27,6 @@ JFORGE_DEVICE void read_ahead(std::int64_t begin, std::int64_t end, std::int64_t
       take(i + ahead * stride, values[ahead]);
     }
   }
-  // The rest, which are fewer, likewise.
   decltype(read(i)) values[kAhead - 1]{};
   for (int ahead = 0; ahead < kAhead - 1; ++ahead) {
     if (i + ahead * stride < end) {

@@ -1,7 +1,7 @@
-/// Norm, rotary, SwiGLU, embedding: memory's work. Where tensors are aligned and rows are whole
-/// words a lane moves eight elements at once (MemoryWord), else one by one in the same order, so
-/// that alignment changes no bit. Reductions are trees of a shape that the row's length decides.
-/// What to expect: results/reference/gpu_plan.md.
+/// Norm, rotary, SwiGLU and embedding, which are memory-bound. If tensors are aligned and rows are
+/// whole words, a lane moves eight elements at once (MemoryWord), otherwise single elements in the
+/// same order: alignment changes no bit. Reductions are trees whose shape depends on the row's
+/// length. Expected speed: results/reference/gpu_plan.md.
 
 #include <algorithm>
 #include <bit>
@@ -21,8 +21,8 @@ constexpr std::int64_t kRowLanes = 256;
 
 std::int64_t length(std::size_t size) { return static_cast<std::int64_t>(size); }
 
-/// element.take<kCount>(i), which is for elements i … i + kCount − 1, for all of [0, count): word
-/// by word where `words`, the rest one by one.
+/// Calls element.take<kCount>(i), which handles elements i … i + kCount − 1, over [0, count): by
+/// words if `words`, the rest singly.
 template <class Element>
 struct ForWords {
   Element element;
@@ -56,8 +56,8 @@ void launch_words(DeviceQueue& queue, std::int64_t count, bool words, const Elem
   queue.launch(blocks, kElementLanes, ForWords<Element>{element, count, blocks, words}, what);
 }
 
-/// A lane's share of a row, always the same elements in the same order: words of it, each taken at
-/// once where `words`, else one by one. take(Count<n>, i) is for elements i … i + n − 1.
+/// Visits a lane's share of a row, the same elements in the same order whether by words or singly.
+/// take(Count<n>, i) handles elements i … i + n − 1.
 template <int kCount>
 using Count = std::integral_constant<int, kCount>;
 template <class Take>
@@ -74,7 +74,7 @@ JFORGE_DEVICE void for_row(std::int64_t lane, std::int64_t lanes, std::int64_t c
     }
   }
 }
-/// Lanes for a row: its words', but whole warps and not too many.
+/// Lanes per row: one per word, but whole warps and at most kRowLanes.
 std::int64_t row_lanes(std::int64_t columns) {
   const auto words = static_cast<std::uint64_t>(divide_up(columns, kWordElements));
   return std::clamp<std::int64_t>(static_cast<std::int64_t>(std::bit_ceil(words)), 32, kRowLanes);
@@ -94,8 +94,7 @@ struct CopyTableRow {
   }
 };
 
-/// y = x / rms(x) · weight of rows. With `added`, x is the residual stream, which that is added to
-/// first: what is normed is what the stream then holds.
+/// y = x / rms(x) · weight. With `added`, x is the residual stream and is increased first.
 struct NormRow {
   FloatSource added;  ///< Null: none.
   FloatTarget x;
@@ -137,7 +136,7 @@ struct NormRow {
         constexpr int kCount = decltype(count)::value;
         float values[kCount];
         float factors[kCount];
-        x.read(at + i, values);  // This lane's own words, from the nearest cache.
+        x.read(at + i, values);  // This lane's own words, still in the L1 cache.
         weight.read(i, factors);
         for (int e = 0; e < kCount; ++e) {
           values[e] = values[e] * inverse * factors[e];
@@ -203,7 +202,7 @@ struct NormRowBackward {
   }
 };
 
-/// A row's part of the norm weight's gradient.
+/// A row's term of the norm weight's gradient.
 struct NormWeightTerm {
   FloatSource y_gradient;
   FloatSource x;
@@ -214,15 +213,14 @@ struct NormWeightTerm {
   }
 };
 
-/// Rotation of pairs (i, i + D/2) of a head's numbers; `direction` −1 is the inverse.
+/// Rotates pairs (i, i + D/2) of a head; `direction` −1 is the inverse.
 struct Rotation {
   const float* cosines;
   const float* sines;
   std::int64_t half;
   float direction;
 
-  /// kCount pairs from i on of the head that begins at `from_head` of `from` and at `to_head` of
-  /// `to`.
+  /// Rotates kCount pairs from i on of the head at `from_head` into the head at `to_head`.
   template <int kCount, class From>
   JFORGE_DEVICE void take(const From& from, std::int64_t from_head, const FloatTarget& to,
                           std::int64_t to_head, std::int32_t position, std::int64_t i) const {
@@ -247,7 +245,6 @@ struct Rotation {
   }
 };
 
-/// By tables of angles on the device.
 template <class Tables>
 Rotation rotation(const Tables& tables, bool backward) {
   return {reinterpret_cast<const float*>(tables.cosines.data()),
@@ -255,7 +252,7 @@ Rotation rotation(const Tables& tables, bool backward) {
           backward ? -1.0F : 1.0F};
 }
 
-/// Heads of rows that are rotated in place.
+/// Heads rotated in place.
 struct RotatedHeads {
   FloatTarget x;
   const std::int32_t* positions;
@@ -292,13 +289,13 @@ struct RotateBoth {
   }
 };
 
-/// Pairs of q in place, then of k on their way to the cache, then those of v as they are.
+/// Pairs of q in place, of k into the cache, then of v unrotated.
 struct RotateAndWrite {
   Rotation rotation;
   RotatedHeads q;
   RotatedHeads k;
   FloatSource v;
-  const std::int32_t* places;  ///< Of rows in the cache, seen as [pages · kCachePageRows, …].
+  const std::int32_t* places;  ///< Rows of the cache seen as [pages · kCachePageRows, …].
   FloatTarget keys;
   FloatTarget values;
   template <int kCount>
@@ -331,12 +328,12 @@ struct RotateAndWrite {
   }
 };
 
-/// The same of heads that are normed first. Block index = head of q, then of k, of all rows.
+/// The same for heads that are normed first. Block index = head of q, then of k, of all rows.
 struct NormRotateAndWrite {
   RotateAndWrite heads;
   NormRow q_norm;
   NormRow k_norm;
-  bool words = false;  ///< Of rotations.
+  bool words = false;  ///< For rotations.
 
   [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
   template <class Group>
@@ -382,7 +379,7 @@ struct SwigluBackward {
   FloatTarget up_gradient;
   template <int kCount>
   JFORGE_DEVICE void take(std::int64_t i) const {
-    // The outputs may be the inputs' places: everything is read first.
+    // Outputs may overlap inputs, so all reads come first.
     float dy[kCount];
     float g[kCount];
     float u[kCount];
@@ -427,9 +424,9 @@ struct Add {
   }
 };
 
-/// Moves kept rows to the front. A lane owns a column and goes through the rows in order, so that
-/// nothing is overwritten before it is read; it reads several rows before it writes them, so as not
-/// to wait for each.
+/// Moves kept rows to the front. A lane owns a column and takes rows in order, so nothing is
+/// overwritten before it is read; it reads several rows before it writes them, to overlap the
+/// loads.
 struct KeepRows {
   const std::int32_t* rows;
   std::int64_t count;
@@ -482,7 +479,7 @@ void CudaKernelSet::embedding_backward(const PackedPlan& plan, ConstTensorView o
 
 namespace {
 
-/// y = rms_norm(x), after x += added where that is not null.
+/// y = rms_norm(x), after x += added if that is not null.
 NormRow norm_row(const FloatSource& added, const FloatTarget& x, const ConstTensorView& weight,
                  float epsilon, const TensorView& y, const TensorView& inverse_rms) {
   const std::int64_t columns = y.dim(y.shape().rank() - 1);
@@ -509,7 +506,7 @@ void CudaKernelSet::rms_norm(ConstTensorView x, ConstTensorView weight, float ep
                              TensorView inverse_rms) {
   expect_shape(y, x.shape(), "rms_norm y");
   const FloatSource source = floating(x);
-  // Nothing is added: x is only read.
+  // Without `added`, x is only read.
   norm_rows(queue_, {}, {const_cast<void*>(source.data), source.narrow}, weight, epsilon, y,
             inverse_rms, "rms_norm");
 }

@@ -1,13 +1,12 @@
 #pragma once
 
-/// Warp-wide instructions of tensor cores (sm_80 and newer), one thin function each: copies to
-/// shared memory that arrive later, loads of 8×8 matrices, products of bfloat16 added up in
-/// float32. Every function but the copies is for all 32 lanes of a warp together.
+/// Warp-wide tensor-core instructions (sm_80 and newer), one thin function each. All but the copies
+/// need all 32 lanes of a warp.
 ///
-/// An 8×8 matrix of 16-bit numbers is spread so that lane l holds numbers 2 (l mod 4) and the next
-/// of row l / 4 in one register. m16n8k16 takes A [16, 16] as four of them (rows 0–7 and 8–15 of
-/// columns 0–7, then of columns 8–15), B [16, 8] as two of Bᵀ (steps 0–7, then 8–15), and C [16, 8]
-/// in float32: lane l holds columns 2 (l mod 4) and the next of row l / 4, then of row l / 4 + 8.
+/// In an 8×8 matrix of 16-bit elements lane l holds elements 2 (l mod 4) and the next of row l / 4
+/// in one register. m16n8k16 takes A [16, 16] as four of them (rows 0–7 and 8–15 of columns 0–7,
+/// then of columns 8–15), B [16, 8] as two of Bᵀ (steps 0–7, then 8–15), and C [16, 8] in float32:
+/// lane l holds columns 2 (l mod 4) and the next of row l / 4, then of row l / 4 + 8.
 
 #include <cstdint>
 
@@ -16,7 +15,7 @@ namespace jforge {
 inline constexpr unsigned kWarpLanes = 32;
 inline constexpr unsigned kEveryLane = 0xffffffffU;
 
-/// Of one m16n8k16 product.
+/// Operands of one m16n8k16 product.
 struct FragmentA {
   std::uint32_t words[4];
 };
@@ -27,13 +26,12 @@ struct Accumulator {
   float values[4];
 };
 
-/// Address of shared memory as the instructions below take it.
 [[nodiscard]] __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-/// Begins the copy of 16 bytes, or of 16 zero bytes where not `valid`: then nothing is read of
-/// `global`, which must be an aligned pointer all the same. Past the first-level cache.
+/// Starts a copy of 16 bytes, or of zeros if not `valid`; `global` must be aligned in both cases.
+/// Bypasses the L1 cache.
 __device__ __forceinline__ void copy_async(std::uint32_t shared, const void* global, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared), "l"(global),
                "r"(valid ? 16 : 0)
@@ -43,15 +41,14 @@ __device__ __forceinline__ void copy_async(std::uint32_t shared, const void* glo
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;\n" ::: "memory");
 }
-/// Until at most the `kLeft` latest groups of this lane's are under way. Other lanes' copies are
-/// there after a barrier.
+/// Waits until at most `kLeft` of this lane's groups are in flight. Other lanes' copies need a
+/// barrier too.
 template <int kLeft>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kLeft) : "memory");
 }
 
-/// Four 8×8 matrices: the rows of matrix m begin at the addresses that lanes 8 m … 8 m + 7 give,
-/// aligned to 16 bytes.
+/// Loads four 8×8 matrices. Lanes 8 m … 8 m + 7 give the 16-byte aligned row addresses of matrix m.
 __device__ __forceinline__ void load_matrices(std::uint32_t address, std::uint32_t (&words)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
@@ -67,7 +64,7 @@ __device__ __forceinline__ void load_matrices_transposed(std::uint32_t address,
                : "memory");
 }
 
-/// c += a · b. Products are exact, sums in float32.
+/// c += a · b: exact products, float32 sums.
 __device__ __forceinline__ void multiply_add(Accumulator& c, const FragmentA& a,
                                              const FragmentB& b) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
@@ -77,14 +74,13 @@ __device__ __forceinline__ void multiply_add(Accumulator& c, const FragmentA& a,
         "r"(b.words[1]));
 }
 
-/// Two numbers rounded to bfloat16 (nearest, ties to even) in a register, the first in its lower
-/// half.
+/// Rounds two floats to bfloat16 (to nearest even), the first in the lower half.
 [[nodiscard]] __device__ __forceinline__ std::uint32_t pack_bfloat16(float low, float high) {
   std::uint32_t word;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(word) : "f"(high), "f"(low));
   return word;
 }
-/// The two numbers of a register, exactly.
+/// Widens the lower or upper half.
 [[nodiscard]] __device__ __forceinline__ float low_bfloat16(std::uint32_t word) {
   return __uint_as_float(word << 16);
 }
@@ -92,7 +88,7 @@ __device__ __forceinline__ void multiply_add(Accumulator& c, const FragmentA& a,
   return __uint_as_float(word & 0xffff0000U);
 }
 
-/// 2^x to 2 units in the last place, 0 for −∞ and for what would be denormal.
+/// 2^x to 2 ulps; 0 for −∞ and subnormal results.
 [[nodiscard]] __device__ __forceinline__ float exp2_fast(float x) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(result) : "f"(x));

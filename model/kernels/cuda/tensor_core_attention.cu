@@ -1,8 +1,7 @@
-/// Packed attention forward on tensor cores (Dao 2023, algorithm 1): a block of four warps takes
-/// 128 rows of one query head, a warp a strip of 32 of them, and visits the tiles of keys that its
-/// plan lists, 32 keys at a time, while the next 32 are copied. Scores stay in registers, where the
-/// softmax makes them the left side of the second product. What to expect:
-/// results/reference/gpu_plan.md.
+/// Packed attention forward on tensor cores (Dao 2023, algorithm 1). A block of four warps takes
+/// 128 rows of a query head, a warp one strip, and visits the planned key tiles, copying the next
+/// 32 keys meanwhile. The softmax turns scores in registers into the left side of the second
+/// product. Expected speed: results/reference/gpu_plan.md.
 
 #include <cmath>
 
@@ -24,7 +23,7 @@ struct Arguments {
   BFloat16* output;
   float* log_sum_exp;
   float scale;
-  float log2_scale;  ///< scale / log 2: exponents to base 2.
+  float log2_scale;  ///< scale / log 2, for exponents to base 2.
   float slack;       ///< kSoftmaxSlack in units of scores.
 };
 
@@ -83,7 +82,8 @@ __global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
     copy_visit(work.begin);
     for (int i = work.begin; i < work.end; ++i) {
       wait_copies<0>();
-      __syncthreads();  // This visit's keys and values are there, the last one's are read.
+      __syncthreads();  // This visit's keys and values have arrived; the last visit's have been
+                        // read.
       if (i + 1 < work.end) {
         copy_visit(i + 1);
       }
@@ -132,10 +132,10 @@ __global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
   }
 
   const int lane = warp_lane();
-  // Read again: a register less while visits are made.
+  // Read again to save a register during visits.
   const int strip_first = in.visits.query_tiles[blockIdx.x / heads].tile * kTileRows +
                           static_cast<int>(warp) * static_cast<int>(kStripRows);
-  // Rows past the last one see nothing.
+  // Padding rows see nothing.
   const auto is_row = [&](int row) { return !shared.rows[strip_block * 16 + row].sees_nothing(); };
 #pragma unroll
   for (int row = 0; row < Softmax::kRows; ++row) {

@@ -1,8 +1,7 @@
-/// Packed attention backward on tensor cores: weights are recomputed from the kept log-sum-exp (Dao
-/// 2023, algorithm 2). Queries' gradients have a kernel over query tiles, keys' and values' one
-/// over tiles of keys, which computes the transposed scores: so both keep all weights in registers,
-/// every sum has one owner and a fixed order, and nothing is added by atomics. That takes seven
-/// products where one kernel for both would take five.
+/// Packed attention backward on tensor cores: weights are recomputed from the log-sum-exp (Dao
+/// 2023, algorithm 2). One kernel over query tiles and one, with transposed scores, over key tiles:
+/// both keep all weights in registers, and every sum has one owner and a fixed order without
+/// atomics. This takes seven products instead of a single kernel's five.
 
 #include "model/kernels/cuda/tensor_core_attention.cuh"
 #include "model/kernels/cuda/tensor_core_tiles.cuh"
@@ -18,7 +17,7 @@ constexpr int kKeys = kKeyTileRows;
 constexpr int kVisit = kVisitKeys;
 constexpr float kLog2E = 1.44269504F;
 
-/// Of one query: log-sum-exp in units of log 2, and Σ_d output · output gradient.
+/// A query's log-sum-exp in units of log 2, and Σ_d output · output gradient.
 struct alignas(8) QueryTerms {
   float log_sum_exp;
   float delta;
@@ -30,12 +29,11 @@ struct Arguments {
   QueryTerms* terms;  ///< [H][padded rows]
   float* parts;       ///< [parts][Hkv][2: keys, values][kKeys][D]
   float scale;
-  float log2_scale;  ///< scale / log 2: exponents to base 2.
+  float log2_scale;  ///< scale / log 2, for exponents to base 2.
   unsigned padded_rows;
 };
 
-/// Terms of every query, [H][padded rows]: a warp for each. Rows past the last see nothing: their
-/// weights exp(s − ∞) are 0.
+/// Computes the terms of every query, one per warp. Padding rows get weights exp(s − ∞) = 0.
 template <int kDim>
 __global__ void __launch_bounds__(kLanes) attention_terms(const Arguments arguments) {
   const auto heads = static_cast<unsigned>(arguments.in.shape.heads);
@@ -135,7 +133,8 @@ __global__ void __launch_bounds__(kLanes, 2) attention_query_gradient(const Argu
     copy_visit(work.begin);
     for (int i = work.begin; i < work.end; ++i) {
       wait_copies<0>();
-      __syncthreads();  // This visit's keys and values are there, the last one's are read.
+      __syncthreads();  // This visit's keys and values have arrived; the last visit's have been
+                        // read.
       if (i + 1 < work.end) {
         copy_visit(i + 1);
       }
@@ -222,7 +221,7 @@ struct KeyShared {
   int votes[kTileStrips];
 };
 
-/// Sums of keys, then of values, of a part.
+/// A part's sums of keys, then of values.
 template <int kDim>
 [[nodiscard]] __device__ __forceinline__ float* part_of(const Arguments& arguments, int part,
                                                         unsigned key_head) {
@@ -231,7 +230,7 @@ template <int kDim>
   return arguments.parts + std::uint64_t{index} * (2 * kKeys * kDim);
 }
 
-/// Sixteen rows of float32.
+/// Stores sixteen rows of float32.
 template <int kDim>
 __device__ __forceinline__ void store_sums(const Accumulator (&sums)[kDim / 8], float* rows) {
   const int lane = warp_lane();
@@ -245,8 +244,8 @@ __device__ __forceinline__ void store_sums(const Accumulator (&sums)[kDim / 8], 
   }
 }
 
-/// Gradients of 64 keys and values of one key head, over all query heads that read it, or a part of
-/// them; a warp owns 16 keys. Scores are transposed: rows are keys, columns are a strip's queries.
+/// Gradients of 64 keys and values of one key head over all query heads that read it, or a part of
+/// that; a warp owns 16 keys. Scores are transposed: rows are keys, columns a strip's queries.
 template <int kDim>
 __global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
     attention_key_gradient(const Arguments arguments) {
@@ -263,7 +262,7 @@ __global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
   const auto query_stride = static_cast<unsigned>(in.shape.query_stride());
   const auto key_stride = static_cast<unsigned>(in.shape.key_stride());
 
-  /// Of the group's query head `member`.
+  /// Copies a strip of the group's query head `member`.
   const auto copy_step = [&](int stage_index, int member, int visit) {
     typename KeyShared<kDim>::Stage& stage = shared.stages[stage_index];
     const unsigned head = key_head * static_cast<unsigned>(group) + static_cast<unsigned>(member);
@@ -302,7 +301,7 @@ __global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
     for (int step = work.first_step; step < work.last_step; ++step) {
       const StripVisit strip = in.visits.strip_visits[visit];
       wait_copies<0>();
-      __syncthreads();  // This step's queries are there, the last one's are read.
+      __syncthreads();  // This step's queries have arrived; the last step's have been read.
       if (++visit == work.end) {
         visit = work.begin;
         ++member;
@@ -387,7 +386,7 @@ __global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
                    key_stride, own_first, is_there, [](int /*m*/, int /*half*/) { return 1.0F; });
 }
 
-/// Adds the parts of a tile's gradients of keys, or of values, in their order.
+/// Adds the parts of a tile's key or value gradients in order.
 template <int kDim>
 __global__ void __launch_bounds__(kLanes) attention_add_parts(const Arguments arguments) {
   const TensorCoreInputs& in = arguments.in;

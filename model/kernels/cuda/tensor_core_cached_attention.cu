@@ -1,10 +1,9 @@
-/// Attention over a paged cache of bfloat16 on tensor cores. A warp takes 16 queries (the heads of
-/// a group, row after row) of one key head through its keys, 32 at a time while the next 32 are
-/// copied, a block up to four warps with the same keys. What a row's bits depend on is said in
-/// decode_attention.cu, whose lanes are the slow reference: which rows share a tile, and which
-/// block takes a split, is not of it. Within a split keys add up by the order of the products of 32
-/// from multiples of 32 in logical order on. A query's
-/// place among a product's 16 changes no bit: each of mma.sync's results is a sum of its own.
+/// Attention over a paged bfloat16 cache on tensor cores. A warp takes 16 queries (a group's heads,
+/// row by row) of one key head through its keys, copying the next 32 meanwhile; up to four warps of
+/// a block share the keys. Bits depend on the same as in decode_attention.cu, the slow reference:
+/// neither tiles nor the block that takes a split matter. Within a split keys add up in products of
+/// 32 from multiples of 32 in logical order. A query's place among the 16 changes no bit, because
+/// each result of mma.sync is a separate sum.
 
 #include "model/kernels/cuda/attention_tiles.h"
 #include "model/kernels/cuda/cached_attention_parts.h"
@@ -24,7 +23,7 @@ static_assert(kSplit % kKeys == 0);
 
 struct Arguments {
   CachedAttentionInputs<const BFloat16*> in;
-  float log2_scale;  ///< scale / log 2: exponents to base 2.
+  float log2_scale;  ///< scale / log 2, for exponents to base 2.
   float slack;       ///< kSoftmaxSlack in units of scores.
 };
 
@@ -38,14 +37,13 @@ struct Shared {
 };
 
 using Softmax = RunningSoftmax<1>;
-/// Two rows of 16 to a lane: lane / 4 and 8 more.
+/// A lane holds rows lane / 4 and lane / 4 + 8 of 16.
 constexpr int kHalves = Softmax::kRows;
 
-/// One of a lane's two queries.
 struct Query {
   int row;      ///< Of the batch.
   int head;     ///< Of all query heads.
-  int visible;  ///< Keys that it sees; 0: there is no such query.
+  int visible;  ///< Keys that it sees; 0: no query.
 };
 
 [[nodiscard]] __device__ __forceinline__ int warp_least(int value) {
@@ -56,8 +54,8 @@ struct Query {
   return value;
 }
 
-/// Begins the copies of keys and values first … first + 31 of a tile, zeros from key_end on; the
-/// block's warps take turns.
+/// Starts copies of keys and values first … first + 31 of a tile, zeros from key_end on; the warps
+/// take turns.
 template <int kDim>
 __device__ __forceinline__ void copy_stage(const CachedAttentionInputs<const BFloat16*>& in,
                                            const DecodeTile& tile, unsigned key_head, int first,
@@ -91,7 +89,7 @@ __device__ __forceinline__ void copy_stage(const CachedAttentionInputs<const BFl
   commit_copies();
 }
 
-/// The warp's queries as the left side of a product, rounded.
+/// Loads the warp's queries, rounded, as the left side of a product.
 template <int kDim>
 [[nodiscard]] __device__ __forceinline__ LeftFragments<1, kDim / 16> load_queries(
     const CachedAttentionInputs<const BFloat16*>& in, const Query (&queries)[kHalves]) {
@@ -117,7 +115,7 @@ template <int kDim>
   return result;
 }
 
-/// Writes two adjacent numbers of each of a lane's columns to the row that begins at `row`.
+/// Writes a lane's columns, two adjacent elements each, to the row at `row`.
 template <int kDim, class NumberOf>
 __device__ __forceinline__ void store_row(const FloatTarget& to, std::int64_t row,
                                           NumberOf number_of) {
@@ -134,8 +132,7 @@ __device__ __forceinline__ void store_row(const FloatTarget& to, std::int64_t ro
   }
 }
 
-/// kWhole: a block takes all keys of its tile and adds its splits up; else one split, which is a
-/// part of rows that have several.
+/// kWhole: a block takes all keys of its tile and merges the splits; otherwise one split.
 template <int kDim, bool kWhole>
 __global__ void __launch_bounds__(kMostLanes, 2) cached_attention(const Arguments arguments) {
   extern __shared__ __align__(128) unsigned char shared_bytes[];
@@ -161,7 +158,7 @@ __global__ void __launch_bounds__(kMostLanes, 2) cached_attention(const Argument
                      exists ? in.visible[row] : 0};
   }
   const LeftFragments<1, kDim / 16> left = load_queries<kDim>(in, queries);
-  // Keys that every row of the tile sees, and that every query, or any, of the warp does.
+  // Keys that every row of the tile, every query of the warp, or any query of the warp sees.
   int seen_by_all = tile.key_end;
   for (int row = lane; row < tile.rows; row += static_cast<int>(kWarpLanes)) {
     seen_by_all = min(seen_by_all, in.visible[tile.row_begin + row]);
@@ -171,7 +168,7 @@ __global__ void __launch_bounds__(kMostLanes, 2) cached_attention(const Argument
   const int seen_by_any = -warp_least(-max(queries[0].visible, queries[1].visible));
 
   Accumulator sums[1][kDim / 8];
-  // Of the splits before. Registers do not hold the sums, too: each lane has places for its own.
+  // Earlier splits. Their sums do not fit the registers, so each lane keeps them in shared memory.
   [[maybe_unused]] SoftmaxPart total[kHalves];
   [[maybe_unused]] Accumulator* const totals =
       reinterpret_cast<Accumulator*>(shared_bytes + sizeof(Shared<kDim>)) +
@@ -187,13 +184,13 @@ __global__ void __launch_bounds__(kMostLanes, 2) cached_attention(const Argument
       softmax.clear();
     }
     wait_copies<0>();
-    __syncthreads();  // These keys and values are there, the last ones are read.
+    __syncthreads();  // These keys and values have arrived; the last ones have been read.
     if (i + 1 < stages) {
       copy_stage<kDim>(in, tile, key_head, first + kKeys, shared.stages[(i + 1) % 2]);
     }
     auto& stage = shared.stages[i % 2];
-    // Where some row does not see all, its weight of 0 must not meet what is not finite. Behind the
-    // tile's last key are zeros.
+    // If a row does not see all keys, its weight of 0 must not meet a non-finite value. Zeros
+    // follow the tile's last key.
     const bool careful = seen_by_all < min(first + kKeys, tile.key_end);
     if (careful) {
       if (threadIdx.x < kKeys) {
@@ -296,7 +293,7 @@ void launch(const DeviceQueue& queue, std::int64_t blocks, const Arguments& argu
   static_assert(blocks_fit(2, kStages + kMostLanes / kWarpLanes * kTotals, 164));
   const auto warps = static_cast<unsigned>(divide_up(arguments.in.most_queries, kWarpQueries));
   const std::size_t shared = kStages + warps * kTotals;
-  // What any launch takes: those that were recorded keep what they had.
+  // The maximum of any launch, because recorded launches keep their size.
   constexpr std::size_t kMostShared = kStages + kMostLanes / kWarpLanes * kTotals;
   cuda_check(cudaFuncSetAttribute(cached_attention<kDim, kWhole>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize,

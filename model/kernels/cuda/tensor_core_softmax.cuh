@@ -1,18 +1,17 @@
 #pragma once
 
-/// The softmax of attention's tiles as tensor cores leave their scores, and as they take weights.
+/// Softmax of attention tiles in the accumulators' register layout.
 
 #include "model/kernels/cuda/tensor_core_tiles.cuh"
 
 namespace jforge {
 
 inline constexpr float kLog2E = 1.44269504F;
-/// Scores are taken relative to a row's largest, which is followed only when it grows by more than
-/// this factor's logarithm to base 2: what was summed is rarely scaled anew, and 2^8 times as large
-/// weights lose nothing in floating point.
+/// A row's reference follows its maximum only if that grows by more than this (log2), so sums are
+/// rarely rescaled; weights up to 2^8 lose no precision.
 inline constexpr float kSoftmaxSlack = 8.0F;
 
-/// The largest of the four lanes that hold a row.
+/// Maximum over the four lanes that hold a row.
 [[nodiscard]] __device__ __forceinline__ float row_largest(float value) {
   value = fmaxf(value, __shfl_xor_sync(kEveryLane, value, 1));
   return fmaxf(value, __shfl_xor_sync(kEveryLane, value, 2));
@@ -22,8 +21,8 @@ inline constexpr float kSoftmaxSlack = 8.0F;
   return value + __shfl_xor_sync(kEveryLane, value, 2);
 }
 
-/// Softmax of the rows that a lane holds parts of, as far as keys have come. Row 2 m + half is 16 m
-/// + 8 half + lane / 4 of the warp's.
+/// Running softmax of the rows that a lane holds parts of. Row 2 m + half is row 16 m + 8 half +
+/// lane / 4 of the warp's.
 template <int kRowBlocks>
 struct RunningSoftmax {
   static constexpr int kRows = 2 * kRowBlocks;
@@ -38,7 +37,7 @@ struct RunningSoftmax {
     }
   }
 
-  /// Scores become weights exp(scale · (score − reference)), and `sums` is brought to the same
+  /// Turns scores into weights exp(scale · (score − reference)) and rescales `sums` to that
   /// reference.
   template <int kN, int kColumns>
   __device__ __forceinline__ void soften(Accumulator (&scores)[kRowBlocks][kN],
@@ -57,7 +56,7 @@ struct RunningSoftmax {
       largest[row] = row_largest(largest[row]);
       moves |= largest[row] > reference[row] + slack;
     }
-    // Rows that stay are multiplied by 1, so that what other rows of the warp do changes no bit.
+    // Unmoved rows are multiplied by 1, so other rows of the warp change no bit.
     if (__any_sync(kEveryLane, moves)) {
       move(largest, sums, log2_scale, slack);
     }

@@ -1,21 +1,18 @@
 #pragma once
 
-/// Tiles of bfloat16 rows in shared memory as tensor cores read them, without bank conflicts.
+/// Tiles of bfloat16 rows in shared memory without bank conflicts.
 ///
-/// A row of D numbers is D / 8 chunks of 16 bytes; chunk c of row r lies at chunk c ^ (r mod 8) of
-/// its row. Shared memory has 32 banks of 4 bytes: eight chunks meet different banks if their
-/// places differ modulo 8. ldmatrix reads, for each 8×8 matrix, one chunk c of eight rows that
-/// follow a multiple of 8: places c ^ 0 … c ^ 7 (plus multiples of 8: a row is 8 or 16 chunks), all
-/// different modulo 8. Copies write, and stores read, eight adjacent chunks of one row: places
-/// 0 ^ x … 7 ^ x, all different too. So both take the fewest cycles there are.
+/// A row of D elements is D / 8 chunks of 16 bytes; chunk c of row r lies at chunk c ^ (r mod 8).
+/// Eight chunks use different banks if their places differ modulo 8. ldmatrix reads one chunk c of
+/// eight aligned rows, at places c ^ 0 … c ^ 7; copies and stores access eight adjacent chunks of a
+/// row, at places 0 ^ x … 7 ^ x. Both are conflict-free.
 
 #include "model/kernels/cuda/tensor_core.cuh"
 #include "runtime/tensor/bfloat16.h"
 
 namespace jforge {
 
-/// This lane's number in its block or its warp, read anew at every call: that takes less than a
-/// register that lives through a loop.
+/// Lane of the block or warp, read anew at every call to save a register in loops.
 [[nodiscard]] __device__ __forceinline__ int block_lane() {
   int lane;
   asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(lane));
@@ -25,8 +22,8 @@ namespace jforge {
   return block_lane() % static_cast<int>(kWarpLanes);
 }
 
-/// Whether that many blocks' shared memory fits a multiprocessor: 164 KiB on an A100, 228 on an
-/// H100, of which the system takes 1 for each block.
+/// Whether the blocks' shared memory fits a multiprocessor (164 KiB on an A100, 228 on an H100);
+/// the system takes 1 KiB per block.
 [[nodiscard]] constexpr bool blocks_fit(std::size_t blocks, std::size_t bytes,
                                         std::size_t kibibytes) {
   return blocks * (bytes + 1024) <= kibibytes * 1024;
@@ -45,8 +42,8 @@ struct SharedTile {
   }
 };
 
-/// Begins the copies of rows [first, first + kRows) of a tensor whose rows lie `stride` elements
-/// apart; rows from `limit` on become zeros. kLanes lanes take part.
+/// Starts copies of rows [first, first + kRows) of a tensor with row distance `stride` (elements)
+/// by kLanes lanes; rows from `limit` on become zeros.
 template <int kRows, int kDim, int kLanes>
 __device__ __forceinline__ void copy_rows(std::uint32_t tile, const BFloat16* tensor,
                                           unsigned stride, int first, int limit) {
@@ -56,24 +53,23 @@ __device__ __forceinline__ void copy_rows(std::uint32_t tile, const BFloat16* te
   const int lane = block_lane();
   const int chunk = lane % Tile::kChunks;
   const int lane_row = lane / Tile::kChunks;
-  // Rows of one lane are multiples of 8 apart: one swizzle holds for them all.
+  // A lane's rows are multiples of 8 apart, so they share a swizzle.
   const std::uint32_t to = tile + Tile::offset(lane_row, chunk);
 #pragma unroll
   for (int step = 0; step < kRows; step += kRowsAtOnce) {
     const int row = first + lane_row + step;
-    // 32 bits times 32 bits: one instruction, and no pointer is kept.
+    // 32 × 32 bits: one instruction, and no pointer is kept.
     const std::uint64_t from = std::uint64_t{static_cast<unsigned>(row)} * stride;
     copy_async(to + static_cast<std::uint32_t>(step * Tile::kRowBytes), tensor + chunk * 8 + from,
                row < limit);
   }
 }
 
-/// Reads 16×16 blocks of a tile. Rows and columns of a block are multiples of 16, so that a lane's
-/// swizzle is the same for all of them.
+/// Reads 16×16 blocks of a tile at multiples of 16, so that a lane's swizzle is the same for all.
 template <int kDim>
 class BlockReader {
  public:
-  /// The order of the four 8×8 matrices of a block.
+  /// Order of a block's four 8×8 matrices.
   enum class Order { down_first, across_first };
 
   __device__ __forceinline__ BlockReader(std::uint32_t tile, Order order) {
@@ -86,14 +82,14 @@ class BlockReader {
     swizzle_ = static_cast<std::uint32_t>((chunk ^ (row & 7)) << 4);
   }
 
-  /// Rows 16 · row_block …, columns 16 · column_block … as the A of a product: down_first.
+  /// Block (row_block, column_block) as the A of a product. Requires: down_first.
   [[nodiscard]] __device__ __forceinline__ FragmentA as_a(int row_block, int column_block) const {
     FragmentA a;
     load_matrices(address(row_block, column_block), a.words);
     return a;
   }
-  /// The transposed block as two adjacent Bs: rows are columns of the product, columns are steps:
-  /// across_first.
+  /// The transposed block as two adjacent Bs: its rows are product columns, its columns steps.
+  /// Requires: across_first.
   __device__ __forceinline__ void as_transposed_b(int row_block, int column_block, FragmentB& first,
                                                   FragmentB& second) const {
     std::uint32_t words[4];
@@ -101,7 +97,7 @@ class BlockReader {
     first = {{words[0], words[1]}};
     second = {{words[2], words[3]}};
   }
-  /// The block as two adjacent Bs: rows are steps: down_first.
+  /// The block as two adjacent Bs: its rows are steps. Requires: down_first.
   __device__ __forceinline__ void as_b(int row_block, int column_block, FragmentB& first,
                                        FragmentB& second) const {
     std::uint32_t words[4];
@@ -121,7 +117,7 @@ class BlockReader {
   std::uint32_t swizzle_;
 };
 
-/// 16 of the columns that multiply_rows() sums over; left(m): those of `a`.
+/// One step of multiply_rows(), 16 columns; left(m) is A.
 template <int kDim, int kM, int kN, class Left>
 __device__ __forceinline__ void multiply_row_step(Accumulator (&c)[kM][kN], const Left& left,
                                                   const BlockReader<kDim>& b, int step) {
@@ -138,12 +134,12 @@ __device__ __forceinline__ void multiply_row_step(Accumulator (&c)[kM][kN], cons
   }
 }
 
-/// c[m][n] += Σ over D of rows of `a` (16 · (first_row + m) …) times rows of `b` (16 · n / 2 …): a
-/// product a · bᵀ of two tiles, kM × kN blocks of 16×8.
+/// c[m][n] += a · bᵀ over D, for rows 16 · (first_row + m) … of `a` and 16 · n / 2 … of `b`: kM ×
+/// kN blocks of 16×8.
 template <int kDim, int kM, int kN>
 __device__ __forceinline__ void multiply_rows(Accumulator (&c)[kM][kN], const BlockReader<kDim>& a,
                                               int first_row, const BlockReader<kDim>& b) {
-  // Not all steps: the compiler would load so far ahead that registers spill.
+  // With full unrolling the compiler loads so far ahead that registers spill.
 #pragma unroll 2
   for (int step = 0; step < kDim / 16; ++step) {
     FragmentA left[kM];
@@ -162,7 +158,7 @@ struct LeftFragments {
   FragmentA blocks[kM][kSteps];
 };
 
-/// c[m][n] += Σ over D of rows of `a`, which stand in registers, times rows of `b`, as above.
+/// The same with the rows of `a` in registers.
 template <int kDim, int kM, int kN>
 __device__ __forceinline__ void multiply_rows(Accumulator (&c)[kM][kN],
                                               const LeftFragments<kM, kDim / 16>& a,
@@ -174,7 +170,7 @@ __device__ __forceinline__ void multiply_rows(Accumulator (&c)[kM][kN],
   }
 }
 
-/// Results of a product, rounded, as the left side of the next.
+/// Rounds a product's results into the left side of the next.
 template <int kM, int kN>
 [[nodiscard]] __device__ __forceinline__ LeftFragments<kM, kN / 2> rounded(
     const Accumulator (&c)[kM][kN]) {
@@ -193,8 +189,7 @@ template <int kM, int kN>
   return result;
 }
 
-/// c[m][n] += weights · rows of `b`, kSteps blocks of 16 of them: a product whose left side stands
-/// in registers.
+/// c[m][n] += weights · rows of `b`, kSteps blocks of 16.
 template <int kDim, int kM, int kSteps>
 __device__ __forceinline__ void add_weighted_rows(Accumulator (&c)[kM][kDim / 8],
                                                   const LeftFragments<kM, kSteps>& weights,
@@ -226,11 +221,10 @@ __device__ __forceinline__ void clear(Accumulator (&c)[kM][kN]) {
   }
 }
 
-// A weight of 0 does not keep a row out of a product if a number there is infinite or none: 0 · ∞.
-// So a block that ends with such a result does its work a second time, with care: numbers that are
-// not finite become 0 in the tile, and weights of those rows become NaN before masks are applied.
-// What sees them is then NaN, and what does not keeps its bits. Without such numbers it costs a
-// barrier for a block.
+// A weight of 0 does not mask a non-finite element, because 0 · ∞ is NaN. So a block with a
+// non-finite result repeats its work: it sets non-finite elements of the tile to 0 and makes the
+// weights of their rows NaN before masking. Rows that see them become NaN; others keep their bits.
+// Otherwise this costs one barrier per block.
 
 template <int kM, int kN>
 [[nodiscard]] __device__ __forceinline__ bool all_finite(const Accumulator (&c)[kM][kN]) {
@@ -248,7 +242,7 @@ template <int kM, int kN>
   return zero == 0.0F;
 }
 
-/// Whether `mine` holds on any lane of the block; `votes` has a place for each warp.
+/// Whether `mine` holds on any lane of the block; `votes` has a place per warp.
 template <int kWarps>
 [[nodiscard]] __device__ __forceinline__ bool any_of_block(bool mine, int (&votes)[kWarps]) {
   const bool any = __any_sync(kEveryLane, mine);
@@ -264,7 +258,7 @@ template <int kWarps>
   return result != 0;
 }
 
-/// Numbers of a tile's row that are not finite become 0. Returns NaN if there were any, else 0.
+/// Sets non-finite elements of a tile's row to 0. Returns NaN if there were any, else 0.
 template <int kDim>
 [[nodiscard]] __device__ __forceinline__ float clean_row(unsigned char* tile, int row) {
   constexpr std::uint32_t kExponent = 0x7f80U;
@@ -282,7 +276,7 @@ template <int kDim>
   return mark;
 }
 
-/// Adds marks of columns.
+/// Adds marks to the columns.
 template <int kM, int kN>
 __device__ __forceinline__ void add_marks(Accumulator (&c)[kM][kN], const float* marks) {
   const int first = warp_lane() % 4 * 2;
@@ -300,9 +294,9 @@ __device__ __forceinline__ void add_marks(Accumulator (&c)[kM][kN], const float*
   }
 }
 
-/// Rounds factor_of(m, half) · c, row 16 m + lane / 4 + 8 half, into the warp's own rows
-/// [16 · first_row …) of a tile, and from there, in whole chunks, to the tensor's rows first + row
-/// where writes(row).
+/// Rounds factor_of(m, half) · c, row 16 m + lane / 4 + 8 half, into the warp's rows [16 ·
+/// first_row …) of a tile, and stores those with writes(row) from there to the tensor's rows first
+/// + row.
 template <int kDim, int kM, class Writes, class FactorOf>
 __device__ __forceinline__ void store_rows(const Accumulator (&c)[kM][kDim / 8],
                                            unsigned char* tile, int first_row, BFloat16* tensor,

@@ -1,16 +1,10 @@
-/// Choosing tokens from logits as TokenSampler does on the host, which is the reference: penalty,
-/// temperature, top-k, top-p, Gumbel's maximum (METHOD.md §6.6). A block of lanes chooses a row's
-/// token; rows are independent of each other.
+/// Chooses tokens from logits like TokenSampler, the reference: penalty, temperature, top-k, top-p,
+/// Gumbel's maximum (METHOD.md §6.6). A block chooses one row's token; rows are independent.
 ///
-/// What it costs: a row's V logits are read twice, with top-k three times and with top-p alone four
-/// times, 8 V to 16 V bytes, and candidates some dozens of times. They come from the second-level
-/// cache, where the product has just left them (64 rows of a vocabulary of 151,936 are 39 MB of the
-/// H100's 50 MB). Latency is the bound: a look is V / 1,024 trips of 256 lanes with four loads
-/// each, some 27 µs, or 0.2 ms where each logit has an exponential in float64 (top-p alone). Noise
-/// is computed only where it could still make a token the best. Rows run beside each other, two on
-/// an SM with 83 registers a lane: 0.05 ms, with top-k 0.12, with top-p 0.65. Against it stand 4 V
-/// bytes a row over the bus and 0.8 to 1.7 ms a row on the host (decoder_benchmark), one row after
-/// the other. Expected of data sheets; nothing of it has been measured on a device.
+/// Cost: a row's V logits are read twice, with top-k three and with top-p alone four times, from
+/// the L2 cache, where the product just left them. Latency is the bound: data sheets suggest 0.05
+/// ms a row, 0.12 with top-k and 0.65 with top-p alone, against 0.8 to 1.7 ms on the host
+/// (decoder_benchmark). Not measured on a device.
 
 #include <cmath>
 #include <cstring>
@@ -25,17 +19,17 @@ namespace jforge {
 namespace {
 
 constexpr std::int64_t kChoiceLanes = 256;
-/// Tokens go through float32 where lanes compare them.
+/// Lanes compare tokens as float32.
 constexpr std::int64_t kMostVocabulary = 1 << 24;
 
-/// A SampledRow on the device. Its penalty falls on `penalised` [begin, end), each token once.
+/// A SampledRow on the device. The penalty applies to `penalised` [begin, end), each token once.
 struct RowChoice {
   double temperature;  ///< 0: the largest logit.
   double top_p;
   std::uint64_t seed;
   std::uint64_t request;
   std::uint64_t position;
-  std::int32_t top_k;  ///< 0 if it keeps all.
+  std::int32_t top_k;  ///< 0: keeps all.
   float penalty;
   std::int32_t penalised_begin;
   std::int32_t penalised_end;
@@ -43,7 +37,7 @@ struct RowChoice {
 static_assert(sizeof(RowChoice) % sizeof(std::uint64_t) == 0);
 constexpr std::int64_t kChoiceNumbers = sizeof(RowChoice) / sizeof(std::int32_t);
 
-/// Ascends with the value; both zeros are one.
+/// Maps floats to integers of the same order; both zeros are equal.
 [[nodiscard]] JFORGE_DEVICE std::uint32_t order_of(float value) {
   const auto bits = __builtin_bit_cast(std::uint32_t, value + 0.0F);
   return (bits >> 31) != 0 ? ~bits : bits | 0x80000000U;
@@ -52,8 +46,8 @@ constexpr std::int64_t kChoiceNumbers = sizeof(RowChoice) / sizeof(std::int32_t)
   return __builtin_bit_cast(float, (order >> 31) != 0 ? order & 0x7FFFFFFFU : ~order);
 }
 
-/// The largest c in [low, high] for which holds(c), which must hold for `low` and for all below one
-/// for which it does.
+/// Returns the largest c in [low, high] with holds(c). Requires: holds(low), and holds is true
+/// below any c for which it is true.
 template <class Holds>
 [[nodiscard]] JFORGE_DEVICE std::uint32_t last_that(std::uint32_t low, std::uint32_t high,
                                                     const Holds& holds) {
@@ -68,7 +62,7 @@ template <class Holds>
   return low;
 }
 
-/// A token with its logit and noise.
+/// A token with logit / T + noise.
 struct ScoredToken {
   double score;
   std::int64_t token;
@@ -86,23 +80,23 @@ struct ChooseTokens {
   std::int64_t vocabulary;
   const RowChoice* choices;
   const std::int32_t* penalised;
-  std::int32_t* candidates;  ///< [rows, V] where a row cuts tokens off.
+  std::int32_t* candidates;  ///< [rows, V] if a row uses top-k or top-p.
   std::int32_t* tokens;
 
   [[nodiscard]] std::int64_t shared_bytes() const {
     return shared_size<ScoredToken>(kChoiceLanes) + 2 * shared_size<std::uint32_t>(kChoiceLanes);
   }
 
-  /// A row while its token is chosen; the same on every lane.
+  /// A row's state, equal on every lane.
   struct Row {
     RowChoice choice;
     float* logits;
-    float top;             ///< The largest logit,
-    std::int64_t largest;  ///< and the smallest of its tokens.
+    float top;             ///< The largest logit.
+    std::int64_t largest;  ///< The smallest token that has it.
     std::int32_t* candidates;
     std::int64_t num_candidates;
-    std::uint32_t least;  ///< Kept are candidates above it in order,
-    std::int64_t last;    ///< and of those that equal it the tokens up to this one.
+    std::uint32_t least;  ///< Kept are candidates of higher order,
+    std::int64_t last;    ///< and those of this order up to this token.
 
     [[nodiscard]] JFORGE_DEVICE double scaled(float logit) const {
       return (static_cast<double>(logit) - static_cast<double>(top)) / choice.temperature;
@@ -123,7 +117,7 @@ struct ChooseTokens {
     std::int64_t token = kNoToken;
     if (find_largest(group, row, orders)) {
       token = row.largest;
-      // Beside an infinite logit no other token has any probability.
+      // Next to an infinite logit no other token has any probability.
       const bool finite = row.top - row.top == 0;
       if (row.choice.temperature > 0 && finite) {
         if (row.cuts()) {
@@ -151,14 +145,14 @@ struct ChooseTokens {
     });
   }
 
-  /// take(token, logit) for a lane's share of the row.
+  /// Calls take(token, logit) for a lane's share of the row.
   template <class Group, class Take>
   JFORGE_DEVICE void over_logits(const Group& group, const Row& row, std::int64_t lane,
                                  const Take& take) const {
     read_ahead(
         lane, vocabulary, group.lanes(), [&](std::int64_t i) { return row.logits[i]; }, take);
   }
-  /// take(token, logit) for a lane's share of the candidates.
+  /// Calls take(token, logit) for a lane's share of the candidates.
   template <class Group, class Take>
   JFORGE_DEVICE static void over_candidates(const Group& group, const Row& row, std::int64_t lane,
                                             const Take& take) {
@@ -177,7 +171,7 @@ struct ChooseTokens {
         });
   }
 
-  /// False where a logit is NaN. `orders`: of each lane's largest.
+  /// Returns false if a logit is NaN. Sets `orders` to each lane's largest.
   template <class Group>
   [[nodiscard]] JFORGE_DEVICE bool find_largest(Group& group, Row& row,
                                                 std::uint32_t* orders) const {
@@ -210,8 +204,7 @@ struct ChooseTokens {
     return true;
   }
 
-  /// The tokens that top-k, then top-p leave. Those that are out of the question are never looked
-  /// at again. `orders`: of each lane's largest.
+  /// Applies top-k, then top-p; discards improbable tokens early. `orders`: each lane's largest.
   template <class Group>
   JFORGE_DEVICE void cut(Group& group, Row& row, const std::uint32_t* orders,
                          std::uint32_t* counts) const {
@@ -227,8 +220,8 @@ struct ChooseTokens {
                     [&](std::int64_t /*i*/, float logit) { own += row.weight(logit); });
         return own;
       });
-      // Tokens below this share have less than (1 − top_p) · sum / 2 all together: none of them is
-      // needed to reach top_p · sum.
+      // Tokens below this share sum to less than (1 − top_p) · sum / 2, so none of them is needed
+      // to reach top_p · sum.
       const double share = 0.5 * (1 - row.choice.top_p) * sum / static_cast<double>(vocabulary);
       collect(group, row, counts, [&](float logit) { return row.weight(logit) >= share; });
     }
@@ -237,7 +230,7 @@ struct ChooseTokens {
     }
   }
 
-  /// The tokens whose logits are no less than the k-th largest.
+  /// Keeps the tokens whose logits are at least the k-th largest.
   template <class Group>
   JFORGE_DEVICE void cut_k(Group& group, Row& row, const std::uint32_t* orders,
                            std::uint32_t* counts) const {
@@ -245,7 +238,7 @@ struct ChooseTokens {
     const std::uint32_t top = order_of(row.top);
     std::uint32_t bound = 0;
     if (row.choice.top_k <= group.lanes()) {
-      // k of the lanes' largest are k tokens: the k-th of all is no less than the k-th of them.
+      // k lanes' largest are k tokens, so the k-th of them bounds the k-th of all from below.
       bound = last_that(0, top, [&](std::uint32_t order) {
         return group.template sum<std::uint64_t>(
                    [&](std::int64_t lane) { return std::uint64_t{orders[lane] >= order}; }) >= k;
@@ -258,7 +251,7 @@ struct ChooseTokens {
     });
   }
 
-  /// The most probable of the kept candidates, until their weights reach `target`.
+  /// Keeps the most probable candidates until their weights reach `target`.
   template <class Group>
   JFORGE_DEVICE void cut_nucleus(Group& group, Row& row, double target) const {
     const std::uint32_t top = order_of(row.top);
@@ -276,18 +269,18 @@ struct ChooseTokens {
       });
     };
     const std::uint64_t equals = count_up_to(vocabulary);
-    // How many of the equals reach it; at least one is needed.
+    // How many of the equal ones are needed, at least one.
     const double needed = ceil((target - above) / row.weight(value_of(least)));
     if (needed < static_cast<double>(equals)) {
       const std::uint64_t some = needed < 1 ? 1 : static_cast<std::uint64_t>(needed);
-      // Before the last of them there are fewer.
+      // Fewer than `some` precede the last one.
       row.last = last_that(0, static_cast<std::uint32_t>(vocabulary), [&](std::uint32_t end) {
         return count_up_to(static_cast<std::int64_t>(end) - 1) < some;
       });
     }
   }
 
-  /// Candidates: the tokens whose logits are `likely`.
+  /// Makes the tokens with `likely` logits the candidates.
   template <class Group, class Likely>
   JFORGE_DEVICE void collect(Group& group, Row& row, std::uint32_t* counts,
                              const Likely& likely) const {
@@ -329,7 +322,7 @@ struct ChooseTokens {
     return sum_from<double>(group, row, order, [&](float logit) { return row.weight(logit); });
   }
 
-  /// argmax of logit / T + noise over what was kept.
+  /// Returns the argmax of logit / T + noise over the kept tokens.
   template <class Group>
   [[nodiscard]] JFORGE_DEVICE std::int64_t draw(Group& group, const Row& row,
                                                 ScoredToken* scored) const {
@@ -338,7 +331,7 @@ struct ChooseTokens {
     const auto words_of = [&](std::int64_t four) {
       return noise.block_at(static_cast<std::uint64_t>(four));
     };
-    // Most tokens are too improbable for any noise, and theirs is not computed.
+    // Most tokens are too improbable for any noise; theirs is not computed.
     const ScoredToken first{gumbel_noise(words_of(row.largest / 4).words[row.largest % 4]),
                             row.largest};
     const auto consider = [&](ScoredToken& best, float logit, std::int64_t token,
@@ -372,7 +365,7 @@ struct ChooseTokens {
         const auto improbable = [&](float logit) {
           return row.scaled(logit) + kMostGumbelNoise < best.score;
         };
-        // A few fours at a time, whose logits are read together.
+        // Several groups of four at a time overlap their loads.
         const std::int64_t step = kReadsAhead * group.lanes();
         for (std::int64_t begin = lane; 4 * begin < vocabulary; begin += step) {
           float most = -INFINITY;

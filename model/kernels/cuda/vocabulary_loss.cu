@@ -1,5 +1,5 @@
-/// Output projection and both losses in one pass (METHOD.md §4): chunks of rows whose logits fit
-/// a bounded scratch.
+/// Output projection and both losses in one pass (METHOD.md §4), in chunks of rows that bound the
+/// logits.
 
 #include <cmath>
 
@@ -14,19 +14,19 @@ namespace {
 
 constexpr std::int64_t kLossLanes = 256;
 
-/// Unweighted terms of an item.
+/// An item's unweighted terms.
 struct ItemTerms {
   double consistency;
   double autoregressive;
 };
 
-/// Block index = row of the target.
+/// Block index = target row.
 struct GatherRows {
   FloatSource source;
   const std::int64_t* rows;
   FloatTarget target;
   std::int64_t columns;
-  bool words;  ///< Rows are whole words, and begin where words may.
+  bool words;  ///< Rows are whole, aligned words.
 
   [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
   template <class Group>
@@ -41,7 +41,7 @@ struct GatherRows {
       }
     });
   }
-  /// A lane's share of a row, kCount elements at a time.
+  /// Moves a lane's share of a row.
   template <int kCount>
   JFORGE_DEVICE void move(std::int64_t lane, std::int64_t lanes, std::int64_t from,
                           std::int64_t to) const {
@@ -53,7 +53,7 @@ struct GatherRows {
   }
 };
 
-/// Terms of one item, and the gradients of its logits: in the logits' place where both are float32.
+/// Terms of an item and the gradients of its logits, in place if both are float32.
 struct ItemLoss {
   const LossItemRows* items;
   float consistency_scale;
@@ -66,19 +66,18 @@ struct ItemLoss {
 
   [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
 
-  /// Σ exp(z − maximum) of what a lane has seen.
+  /// Σ exp(z − maximum) over a lane's elements.
   struct LaneSum {
     float maximum;
     double sum;
   };
 
-  /// log Σ exp(z), with one look at each logit: a lane's sum shrinks where its maximum grows
-  /// (Milakov & Gimelshein 2018).
+  /// Returns log Σ exp(z), reading each logit once (Milakov & Gimelshein 2018).
   template <class Group>
   JFORGE_DEVICE float log_sum(Group& group, const float* z) const {
     typename Group::template PerLane<LaneSum> sums(group);
     group.each([&](std::int64_t lane) {
-      // Finite, so that −∞ less it is −∞.
+      // Finite, so that −∞ minus it is −∞.
       LaneSum own{-3.402823466e38F, 0.0};
       read_ahead(
           lane, vocabulary, group.lanes(), [&](std::int64_t i) { return z[i]; },
@@ -140,8 +139,7 @@ struct ItemLoss {
     }
   }
 
-  /// `divergence` = Σ p_t (log p_t − log p_s) of a row; the gradients of its logits are
-  /// weight · (p_s − p_t).
+  /// Sets `divergence` = Σ p_t (log p_t − log p_s) and the logit gradients weight · (p_s − p_t).
   template <class Group>
   JFORGE_DEVICE void teach(Group& group, std::int64_t row, const float* teacher, float teacher_sum,
                            float weight, double& divergence) const {
@@ -176,7 +174,7 @@ struct ItemLoss {
   }
 };
 
-/// Adds the weighted terms of a chunk to the two sums, by one block of lanes.
+/// Adds a chunk's weighted terms to the sums, on one block.
 struct AddTerms {
   const LossItemRows* items;
   const ItemTerms* terms;
@@ -221,10 +219,10 @@ struct CudaKernelSet::LossCall {
   const LossTerms& terms;
   std::int64_t hidden_size;
   std::int64_t vocabulary;
-  DType type;  ///< Of hidden states, head and the gradients of logits.
+  DType type;  ///< Of hidden states, head and logit gradients.
   FloatSource hidden;
   const void* head;
-  FloatSource teacher_hidden;  ///< No data: the student's own.
+  FloatSource teacher_hidden;  ///< Without data: the student's own.
   const void* teacher_head;
   FloatTarget hidden_gradient;
   float* head_gradient;
