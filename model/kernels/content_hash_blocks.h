@@ -1,27 +1,23 @@
 #pragma once
 
-/// Blocks of KernelSet::content_hash, for every set.
-
 #include <cstdint>
 
 #include "model/kernels/cuda/block_group.h"
 
 namespace jforge {
 
-/// content_hash is Σ placed_hash over the hash64s of a tensor's blocks. The last block may be
-/// shorter and is padded with zeros to a multiple of kContentHashStripe, at least
-/// kFewestContentHashStripes.
+/// content_hash sums placed_hash over the hash64s of a tensor's blocks. A shorter last block is
+/// padded with zeros to whole stripes, at least kFewestContentHashStripes.
 inline constexpr std::int64_t kContentHashBlock = 1 << 15;
 inline constexpr std::int64_t kContentHashStripe = 64;
 inline constexpr std::int64_t kFewestContentHashStripes = 4;
-/// Returns the stripes of a block of `bytes`.
 [[nodiscard]] JFORGE_DEVICE_AND_HOST constexpr std::int64_t content_hash_stripes(
     std::int64_t bytes) {
   const std::int64_t stripes = (bytes + kContentHashStripe - 1) / kContentHashStripe;
   return stripes < kFewestContentHashStripes ? kFewestContentHashStripes : stripes;
 }
-/// Mixes a block's hash with its tensor's seed and size and its place, as SplitMix64 (Steele, Lea &
-/// Flood 2014), so that moved or exchanged blocks change the sum.
+/// Mixes in the tensor's seed and size and the block's place, as SplitMix64 (Steele, Lea & Flood
+/// 2014), so that exchanged blocks change the sum.
 [[nodiscard]] JFORGE_DEVICE_AND_HOST constexpr std::uint64_t placed_hash(std::uint64_t hash,
                                                                          std::uint64_t seed,
                                                                          std::uint64_t bytes,

@@ -40,7 +40,7 @@ void DecodePlan::assign(const DecodeBatch& batch) {
 
 void DecodePlan::run(std::int32_t /*step*/, const std::function<void()>& work) { work(); }
 
-/// Returns whether the slot has a page for its row; notes the page.
+/// Whether the slot has a page for its row; notes the page.
 bool DecodePlan::hold(std::int64_t slot, std::int64_t row) {
   const PageTable& table = batch_.table;
   if (slot < 0 || slot >= table.num_slots() || row < 0 ||
@@ -59,7 +59,7 @@ void DecodePlan::check_places() {
          "the cache's page table must be [slots, pages of a slot]");
   const std::span<const CacheRow> places = batch_.places;
   for (std::size_t i = 0; i < places.size();) {
-    const CacheRow* last = &places[i];  // Largest position of adjacent rows that follow each other.
+    const CacheRow* last = &places[i];  // Last of adjacent rows that follow each other.
     for (const CacheRow& first = places[i]; i < places.size() && places[i].follows(first); ++i) {
       const CacheRow& row = places[i];
       expect(row.fork >= 0 && row.fork <= row.fork_row && row.fork <= row.position &&

@@ -1,6 +1,6 @@
 #pragma once
 
-/// How a device's vocabulary loss chunks its rows, for kernels and memory plans.
+/// Chunks of a device's vocabulary loss, for kernels and memory plans.
 
 #include <algorithm>
 #include <cstdint>
@@ -9,16 +9,16 @@
 
 namespace jforge {
 
-/// Returns the rows of logits held at once: 1 GiB, at most 2,048 rows. Each chunk reads and writes
-/// the head's gradient, float32 [V, C], for 2 · rows · V · C FLOP: rows / 4 per byte. 441 with a
-/// vocabulary of 151,936 exceeds an H100's 295; the CPU's 220 rows would give 55.
+/// Rows of logits held at once: 1 GiB, at most 2,048. Each chunk reads and writes the head's
+/// float32 gradient [V, C] for 2 · rows · V · C FLOP, rows / 4 per byte: with a vocabulary of
+/// 151,936 this is 441, above an H100's 295.
 [[nodiscard]] constexpr std::int64_t device_loss_rows(std::int64_t vocabulary) {
   constexpr std::int64_t kLogits = std::int64_t{1} << 28;
   return std::clamp<std::int64_t>(kLogits / vocabulary, 64, 2048);
 }
 
-/// Returns the bytes for a micro-batch of at most `rows` rows, a separate teacher's included:
-/// gathered hidden states and gradients, logits, and rounded logit gradients with bfloat16.
+/// Bytes for a micro-batch of at most `rows` rows: gathered hidden states and gradients, logits,
+/// rounded logit gradients with bfloat16.
 [[nodiscard]] constexpr std::int64_t device_loss_bytes(std::int64_t rows, std::int64_t hidden,
                                                        std::int64_t vocabulary, DType compute) {
   const std::int64_t held = std::min(rows, device_loss_rows(vocabulary));

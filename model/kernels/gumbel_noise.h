@@ -1,7 +1,5 @@
 #pragma once
 
-/// Arithmetic of token choice (token_sampler.h), shared by all sets.
-
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -13,14 +11,13 @@ namespace jforge {
 /// Upper bound of gumbel_noise(): −log(−log(1 − 2⁻³³)) is 22.88.
 inline constexpr double kMostGumbelNoise = 23;
 
-/// Returns Gumbel noise from 32 uniform bits. Logarithms of host and device differ by up to two
-/// ulps.
+/// Gumbel noise from 32 uniform bits. Host and device logarithms differ by up to two ulps.
 [[nodiscard]] JFORGE_DEVICE_AND_HOST inline double gumbel_noise(std::uint32_t bits) {
   return -log(-log((static_cast<double>(bits) + 0.5) * 0x1.0p-32));
 }
 
-/// Returns an upper bound of gumbel_noise(bits) without logarithms: −log(−log u) ≤ −log(1 − u), and
-/// 1 − u > 2^−(z + 1) for z leading ones of `bits`.
+/// Upper bound of gumbel_noise(bits) without logarithms: −log(−log u) ≤ −log(1 − u), and 1 − u >
+/// 2^−(z + 1) for z leading ones of `bits`.
 [[nodiscard]] JFORGE_DEVICE_AND_HOST inline double gumbel_bound(std::uint32_t bits) {
 #if defined(__CUDA_ARCH__)
   const int ones = __clz(static_cast<int>(~bits));
@@ -31,7 +28,6 @@ inline constexpr double kMostGumbelNoise = 23;
   return (ones + 1) * kLogOf2;
 }
 
-/// Applies SamplingOptions::repetition_penalty.
 [[nodiscard]] JFORGE_DEVICE_AND_HOST inline float penalised(float logit, float penalty) {
   return logit > 0 ? logit / penalty : logit * penalty;
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-/// Work of every kernel set that precedes its arithmetic: argument checks, small tables and plans.
-/// Checks throw InternalError unless noted.
+/// Argument checks, small tables and plans of every kernel set. Checks throw InternalError unless
+/// noted.
 
 #include <cstdint>
 #include <span>
@@ -12,13 +12,11 @@
 
 namespace jforge {
 
-/// For sums, values kept for backward, and parameter gradients.
 void expect_float32(const ConstTensorView& view, const char* name);
 
-/// Accepts float32 and bfloat16.
 void expect_floating(const ConstTensorView& view, const char* name);
 
-/// Returns the operands' common type. The result must have it or be float32.
+/// Returns the operands' common type. The result has it or float32.
 [[nodiscard]] DType product_type(const ConstTensorView& a, const ConstTensorView& b,
                                  const ConstTensorView& result, const char* name);
 
@@ -38,22 +36,19 @@ void check_sampled(const ConstTensorView& logits, std::int64_t rows, const Const
 struct LinearShape {
   std::int64_t m, n, k;
 };
-/// Checks that the shapes fit and returns them.
 [[nodiscard]] LinearShape check_linear(const ConstTensorView& x, const ConstTensorView& weight,
                                        const ConstTensorView& y);
 
 void expect_tokens(const PlannedRows& rows, std::int64_t vocabulary);
 
-/// The rows have the table's type or float32.
 void expect_embedding_types(const ConstTensorView& table, const ConstTensorView& output);
 
 /// Expects x [T, heads, D] with even D and T positions.
 void check_rotary(const ConstTensorView& x, const PlannedRows& rows);
 
-/// Maximum query heads per key head in a CUDA device's attention; the CPU has no limit.
+/// Maximum query heads per key head of attention on CUDA.
 inline constexpr std::int64_t kMostDeviceGroup = 32;
-/// Throws EnvironmentError if attention on `device` does not support the heads. Call before loading
-/// weights.
+/// Throws EnvironmentError if attention does not support the heads. Call before loading weights.
 void expect_heads(Device device, const AttentionHeads& heads);
 
 void check_packed_attention(const PackedPlan& plan, const ConstTensorView& q,
@@ -71,18 +66,18 @@ struct RotaryTable {
   std::vector<float> cosines;
   std::vector<float> sines;
 
-  /// Grows the table to at least `needed` positions; returns whether it grew.
+  /// Returns whether the table grew.
   bool grow(std::int64_t needed);
 };
-/// Returns the step's factors. Requires: settings.step ≥ 1.
+/// Requires: settings.step ≥ 1.
 [[nodiscard]] AdamWStep adamw_step(const AdamWSettings& settings, bool decay);
 void expect_adamw_shapes(const ConstTensorView& gradient, const AdamWState& state);
 void expect_adamw_hashes(const AdamWHashes& hashes);
-/// Adds to `sums`, int64 [4], what KernelSet::adamw adds to AdamWHashes::found, in separate passes.
+/// Adds to `sums`, int64 [4], what adamw() adds to AdamWHashes::found.
 void hash_adamw_state(KernelSet& kernels, const AdamWState& state, std::uint64_t seed,
                       const TensorView& sums);
 void expect_hash_sum(const ConstTensorView& sum);
-/// Returns the elements of x per sum (KernelSet::content_hash_of_parts).
+/// Elements of x per sum.
 [[nodiscard]] std::int64_t part_size(const ConstTensorView& x, const ConstTensorView& sums);
 
 struct LossUse {
@@ -97,17 +92,15 @@ struct LossUse {
           .distills_clean = terms.ar_loss == ArLoss::distillation};
 }
 
-/// Order of a chunk's gathered rows in the vocabulary loss: students, clean rows with a target,
-/// then pure teachers, so that rows with gradient are adjacent.
+/// Order of a chunk's gathered rows: students, clean rows with a target, pure teachers; so rows
+/// with gradient are adjacent.
 struct LossPlacement {
-  /// Source row of each gathered row: in the hidden states for the first `own`, then in the
-  /// separate teacher's.
+  /// Source of each gathered row: a hidden state for the first `own`, then a separate teacher's.
   std::vector<std::int64_t> sources;
-  std::vector<std::int64_t> student;  ///< Gathered row of each item's student; −1: none.
-  /// Gathered row with the item's target or that teaches; −1: none.
+  std::vector<std::int64_t> student;  ///< Of each item's student; −1: none.
+  /// Has the target or teaches; −1: none.
   std::vector<std::int64_t> clean;
-  /// Gathered row that teaches: `clean` or a separate teacher's. Unused without a student or taught
-  /// clean row.
+  /// Teaches: `clean` or a separate teacher's. Unused without a student or taught clean row.
   std::vector<std::int64_t> teacher;
   std::int64_t with_gradient = 0;  ///< Their number; they come first.
   std::int64_t own = 0;
@@ -120,12 +113,12 @@ void check_vocabulary_loss(const PackedPlan& plan, const ConstTensorView& hidden
                            const ConstTensorView& hidden_gradient,
                            const ConstTensorView& head_gradient);
 
-/// Returns the end of the items from `begin` whose rows fit a chunk. Requires: most_rows ≥ 3.
+/// Returns the end of the items whose rows fit a chunk. Requires: most_rows ≥ 3.
 [[nodiscard]] std::size_t loss_chunk_end(std::span<const LossItem> items, std::size_t begin,
                                          LossUse use, std::int64_t most_rows);
 
-/// Returns the rows of logits held at once on the CPU: about 128 MiB, but at least 64 rows, because
-/// each chunk reads and packs the head again.
+/// Rows of logits held at once on the CPU: about 128 MiB, at least 64 rows, because each chunk
+/// packs the head again.
 [[nodiscard]] std::int64_t loss_chunk_rows(std::int64_t vocabulary);
 
 }  // namespace jforge

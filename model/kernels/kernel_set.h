@@ -49,51 +49,48 @@
 
 namespace jforge {
 
-/// How decoding weights are stored. All but bfloat16_arithmetic compute in float32 on exactly
-/// widened values. If weights are rounded, a device's key/value cache is bfloat16 too
-/// (cache_type()).
+/// How decoding weights are stored. All but bfloat16_arithmetic compute in float32. With rounded
+/// weights a device's key/value cache is bfloat16 too (cache_type()).
 enum class WeightStorage : std::uint8_t {
   automatic,  ///< bfloat16 if that is exact for every element, else float32.
   float32,
   bfloat16,  ///< Rounds to nearest even (to_bfloat16).
-  /// Also rounds the multiplied rows: bfloat16 products with float32 sums, for batches limited by
-  /// arithmetic rather than memory. Rows stay batch-invariant.
+  /// Also rounds the multiplied rows: bfloat16 products with float32 sums, for large batches. Rows
+  /// stay batch-invariant.
   bfloat16_arithmetic,
 };
-/// Returns whether storing may round elements.
 [[nodiscard]] constexpr bool rounds(WeightStorage storage) noexcept {
   return storage == WeightStorage::bfloat16 || storage == WeightStorage::bfloat16_arithmetic;
 }
 
-/// Element type of the key/value cache; float32 on the CPU.
+/// Element type of the key/value cache.
 [[nodiscard]] constexpr DType cache_type(WeightStorage storage, Device device) noexcept {
   return device != Device::cpu && rounds(storage) ? DType::bfloat16 : DType::float32;
 }
 
-/// Element type of the inputs of decoding's products and of SwiGLU.
+/// Element type of inputs of decoding's products and of SwiGLU.
 [[nodiscard]] constexpr DType activation_type(WeightStorage storage, Device device) noexcept {
   return device != Device::cpu && storage == WeightStorage::bfloat16_arithmetic ? DType::bfloat16
                                                                                 : DType::float32;
 }
 
-/// Rows of logits that a device holds at once with bfloat16 arithmetic: so many that arithmetic,
-/// not reading the head, takes the time.
+/// Rows of logits that a device holds at once with bfloat16 arithmetic: enough to hide reading the
+/// head.
 inline constexpr std::int64_t kDeviceArgmaxRows = 256;
 
 class PackedWeight;
 
-/// Expected use of a packed weight. Others work, but the first use of each makes a device wait.
+/// Expected use of a packed weight. The first other use makes a device wait.
 struct ProductUse {
   DType result = DType::float32;
   bool bias = false;
-  /// For weights of one K that invariant_linears() always gets together, in this order; a device
-  /// may multiply by them as one matrix. The first gives the rows of all, the others their
-  /// predecessor.
+  /// For weights of one K that invariant_linears() always gets together, in order, so that a device
+  /// may multiply by them as one. The first gives the rows of all, the others their predecessor.
   std::int64_t group_rows = 0;
   const PackedWeight* after = nullptr;
 };
 
-/// A weight in the decoding product's order (panels of 16 columns on the CPU), made by pack_weight.
+/// A weight in the decoding product's order, made by pack_weight.
 class PackedWeight {
  public:
   virtual ~PackedWeight() = default;
@@ -111,8 +108,8 @@ class PackedWeight {
   DType dtype_;
 };
 
-/// A layer's keys and values, [pages, kCachePageRows, Hkv, D] each, of the plan's cache type. The
-/// order within a page of keys is the set's own: [Hkv, kCachePageRows / 16, D, 16] on the CPU.
+/// A layer's keys and values, [pages, kCachePageRows, Hkv, D] each, of the plan's cache type. On
+/// the CPU keys lie as [pages, Hkv, kCachePageRows / 16, D, 16].
 struct LayerCache {
   TensorView keys;
   TensorView values;
@@ -143,16 +140,16 @@ struct AdamWState {
   TensorView rounded;
 };
 
-/// Sums to which adamw() adds the content_hash of AdamWState's parts, in their order, before and
-/// after the step: int64 [4] each on the set's device; empty: none.
+/// Sums that adamw() adds the content_hash of each part of AdamWState to, before and after the
+/// step: int64 [4] each on the set's device; empty: none.
 struct AdamWHashes {
   TensorView found;
   TensorView left;
   std::uint64_t seed = 0;
 };
 
-/// A separate teacher's final hidden rows [T', C] and head [V, C], of the student's element type
-/// and device. Empty: the student's clean rows teach.
+/// A separate teacher's final hidden rows [T', C] and head [V, C], of the student's type and
+/// device. Empty: the student's clean rows teach.
 struct LossTeacher {
   ConstTensorView hidden;
   ConstTensorView head;
@@ -169,12 +166,11 @@ enum class ArLoss : std::uint8_t {
 struct LossTerms {
   float consistency_scale = 1;
   float ar_scale = 1;
-  TensorView sums;  ///< float64 [2] on the set's device: both sums are added, unscaled.
+  TensorView sums;  ///< float64 [2] on the set's device; unscaled sums are added.
   LossTeacher teacher{};
   ArLoss ar_loss = ArLoss::cross_entropy;
 };
 
-/// The sums of LossTerms on the host.
 struct VocabularyLossSums {
   double consistency = 0;     ///< Σ weight · KL(teacher ‖ student)
   double autoregressive = 0;  ///< Σ weight · cross-entropy, or KL(teacher ‖ clean row)
@@ -191,19 +187,17 @@ class KernelSet {
  public:
   virtual ~KernelSet() = default;
 
-  /// Where the set's tensors must lie.
   [[nodiscard]] virtual Device device() const noexcept = 0;
-  /// Returns the set for host tensors (optimizer state, collectives): itself on the CPU.
+  /// The set for host tensors: itself on the CPU.
   [[nodiscard]] virtual KernelSet& host() = 0;
-  /// Functions run here in call order; on the CPU, within the call.
+  /// Runs the functions in call order; on the CPU, within the call.
   [[nodiscard]] virtual Queue& queue() noexcept = 0;
-  /// Frees the work space kept by earlier calls. Requires: no plan of the set is alive.
+  /// Frees work space. Requires: no plan of the set is alive.
   virtual void release_work_space() = 0;
 
   // Index data. The set must outlive its plans; one user at a time.
   [[nodiscard]] virtual std::unique_ptr<PackedPlan> make_plan(const AttentionHeads& heads,
                                                               MemoryAccount& account) = 0;
-  /// `cache`: the cache's element type. `max_rows`: a batch's maximum.
   [[nodiscard]] virtual std::unique_ptr<DecodePlan> make_decode_plan(const AttentionHeads& heads,
                                                                      DType cache,
                                                                      std::int64_t max_rows,
@@ -230,7 +224,7 @@ class KernelSet {
   /// position · rotary_frequency(settings, i, D/2) (HF "rotate_half" order).
   virtual void rotary(TensorView q, TensorView k, const PlannedRows& rows,
                       const RotarySettings& settings) = 0;
-  /// In place: the inverse rotation, which maps output gradients to input gradients.
+  /// The inverse rotation, in place.
   virtual void rotary_backward(TensorView q_gradient, TensorView k_gradient,
                                const PlannedRows& rows, const RotarySettings& settings) = 0;
   /// y [T, F] = silu(gate) · up.
@@ -257,40 +251,36 @@ class KernelSet {
   virtual void linear_backward_weight(ConstTensorView y_gradient, ConstTensorView x,
                                       TensorView weight_gradient, TensorView bias_gradient,
                                       bool accumulate) = 0;
-  /// Scaled dot-product attention over a packed layout: q and output [T, H, D], k and v [T, Hkv,
-  /// D], log_sum_exp [T, H] for backward. Query head h reads key head h / (H / Hkv); the scale is
-  /// 1/√D. Hidden keys are never visited. On CPU fp32 a row has the bits of cached_attention for
-  /// the same query and the same keys in the same order.
+  /// Attention over a packed layout: q and output [T, H, D], k and v [T, Hkv, D], log_sum_exp [T,
+  /// H] for backward. Query head h reads key head h / (H / Hkv); the scale is 1/√D. Hidden keys are
+  /// never read. On CPU fp32 a row has the bits of cached_attention for the same query and keys.
   virtual void packed_attention(const PackedPlan& plan, ConstTensorView q, ConstTensorView k,
                                 ConstTensorView v, TensorView output, TensorView log_sum_exp) = 0;
-  /// Writes q_gradient, k_gradient and v_gradient (=).
+  /// Writes the gradients (=).
   virtual void packed_attention_backward(const PackedPlan& plan, ConstTensorView output_gradient,
                                          ConstTensorView q, ConstTensorView k, ConstTensorView v,
                                          ConstTensorView output, ConstTensorView log_sum_exp,
                                          TensorView q_gradient, TensorView k_gradient,
                                          TensorView v_gradient) = 0;
-  /// Fused output projection and losses, forward and backward (METHOD.md §4), in chunks of rows, so
-  /// that a sequence's logits are never stored as a whole. hidden [T, C] is after the final norm,
-  /// head [V, C]. KL(teacher ‖ student) = Σ_v p_t (log p_t − log p_s), temperature 1, in fp32.
-  /// Teacher logits are detached: a teacher row gets gradient only from its own AR target.
-  /// hidden_gradient [T, C] is written (zero for rows outside the loss), head_gradient [V, C] added
-  /// to. With consistency_scale 0 student rows are skipped and that sum is 0. A separate teacher
-  /// gives p_t from LossItem::teacher_row, without gradient; clean rows then serve AR targets
-  /// alone. ArLoss::distillation requires a separate teacher and a teacher row for every item with
-  /// a target.
+  /// Fused output projection and losses, forward and backward (METHOD.md §4), in chunks of rows
+  /// that bound the logits. hidden [T, C] is after the final norm, head [V, C]. KL(teacher ‖
+  /// student) = Σ_v p_t (log p_t − log p_s), temperature 1, in fp32. Teacher logits are detached: a
+  /// teacher row gets gradient only from its own AR target. hidden_gradient [T, C] is written, zero
+  /// outside the loss; head_gradient [V, C] is added to. With consistency_scale 0 student rows are
+  /// skipped. A separate teacher gives p_t from LossItem::teacher_row, without gradient.
+  /// ArLoss::distillation requires one, and a teacher row for every item with a target.
   virtual void vocabulary_loss(const PackedPlan& plan, ConstTensorView hidden, ConstTensorView head,
                                const LossTerms& terms, TensorView hidden_gradient,
                                TensorView head_gradient) = 0;
   /// sum += Σ x², float64 [1] on the set's device; fixed order for a given size.
   virtual void sum_of_squares(ConstTensorView x, TensorView sum) = 0;
-  /// sum += a 64-bit hash of the bytes of x and of `seed`, modulo 2⁶⁴, to detect changed memory:
-  /// int64 [1] on the set's device. Equal for every set, device and thread count, but not the hash
-  /// of files (content_hash.h). Sums over tensors with different seeds do not depend on the order.
+  /// sum += a 64-bit hash of the bytes of x and `seed`, modulo 2⁶⁴, to detect changed memory: int64
+  /// [1] on the set's device. Equal for every set, device and thread count, but not the hash of
+  /// files (content_hash.h). The order of sums over tensors does not matter.
   virtual void content_hash(ConstTensorView x, std::uint64_t seed, TensorView sum) = 0;
-  /// Adds content_hash of each of the equal, consecutive parts of x to sums, int64 [parts].
+  /// Adds content_hash of each equal, consecutive part of x to sums, int64 [parts].
   virtual void content_hash_of_parts(ConstTensorView x, std::uint64_t seed, TensorView sums);
-  /// One AdamW step (Loshchilov & Hutter 2019), gradient [n]; `decay` is for the whole run of
-  /// parameters. The CPU hashes within the step, a device in separate passes.
+  /// One AdamW step (Loshchilov & Hutter 2019), gradient [n]; `decay` is for all n.
   virtual void adamw(const AdamWSettings& settings, bool decay, ConstTensorView gradient,
                      const AdamWState& state, const AdamWHashes& hashes = {}) = 0;
 
@@ -302,9 +292,9 @@ class KernelSet {
                                             MemoryAccount& account) {
     return pack_weight(weight, storage, account, {});
   }
-  /// Projections of x [M, K], which a device takes together. Each element is accumulated over K in
-  /// ascending order by FMA. With bfloat16_arithmetic: as bfloat16 products on the CPU, by tensor
-  /// cores on CUDA, batch-invariant; x and y may then be bfloat16 (y without a bias).
+  /// Projections of x [M, K], which a device takes together. Elements are accumulated over K in
+  /// ascending order by FMA; with bfloat16_arithmetic as bfloat16 products on the CPU, by tensor
+  /// cores on CUDA, and x and y may be bfloat16 (y without a bias).
   virtual void invariant_linears(ConstTensorView x, std::span<const Projection> projections) = 0;
   void invariant_linear(ConstTensorView x, const PackedWeight& weight, ConstTensorView bias,
                         TensorView y) {
@@ -314,37 +304,36 @@ class KernelSet {
   /// Writes k and v [M, Hkv, D] to the rows' places, rounded if the cache is bfloat16.
   virtual void cache_write(const DecodePlan& plan, ConstTensorView k, ConstTensorView v,
                            LayerCache cache) = 0;
-  /// Applies rms_norm() to the heads of q [M', H, D], the rows of `which`, and of k, if there are
-  /// norms; then rotary() to both; then cache_write(), with their bits. Changes q in place; leaves
-  /// k unspecified.
+  /// rms_norm() of the heads of q [M', H, D], the rows of `which`, and of k, if there are norms;
+  /// rotary() of both; cache_write(), with their bits. Changes q in place; leaves k unspecified.
   virtual void rotate_and_write(const DecodePlan& plan, DecodeRows which, TensorView q,
                                 TensorView k, ConstTensorView v, const HeadNorms& norms,
                                 const RotarySettings& settings, LayerCache cache) = 0;
-  /// Copies keys and values of all `layers` within their slots by the batch's `copies`.
+  /// Copies rows of all `layers` by the batch's `copies`.
   virtual void cache_copy(const DecodePlan& plan, std::span<const LayerCache> layers) = 0;
   /// output [M, H, D], float32 as q (bfloat16 also on a device): each row attends to the keys given
-  /// by its CacheRow, in position order, with bits independent of their pages. Over a bfloat16
-  /// cache with heads of 64 or 128 CUDA uses tensor cores: it rounds queries and attention weights
-  /// (by 2⁻⁸ of Σ|weight · value|) and stays batch-invariant.
+  /// by its CacheRow, in position order, whatever their pages. For bfloat16 caches with heads of 64
+  /// or 128 CUDA's tensor cores round queries and attention weights (by 2⁻⁸ of Σ|weight · value|),
+  /// batch-invariantly.
   virtual void cached_attention(const DecodePlan& plan, DecodeRows which, ConstTensorView q,
                                 LayerCache cache, TensorView output) = 0;
-  /// tokens[i] = argmax over V of hidden row i · headᵀ, int32 [M]; ties go to the smallest id,
-  /// kNoToken for NaN. Logits are computed in chunks of rows.
+  /// tokens[i] = argmax over V of hidden row i · headᵀ, int32 [M]; the smallest id on ties,
+  /// kNoToken for NaN.
   virtual void invariant_argmax(ConstTensorView hidden, const PackedWeight& head,
                                 TensorView tokens) = 0;
-  /// tokens[i], int32 [M], is chosen from logits row i, float32 [M, V], as rows[i] says
-  /// (TokenSampler); kNoToken for NaN. Overwrites the logits; does not keep `rows`. Sets agree
-  /// unless scores differ by a few float64 ulps or a probability sum as closely meets top_p.
+  /// tokens[i], int32 [M], is chosen from logits row i, float32 [M, V], by rows[i] (TokenSampler);
+  /// kNoToken for NaN. Overwrites the logits. Sets agree unless scores, or a sum and top_p, differ
+  /// by a few float64 ulps.
   virtual void sample_tokens(TensorView logits, std::span<const SampledRow> rows,
                              TensorView tokens) = 0;
 };
 
-/// Reads the tokens of invariant_argmax() or sample_tokens() after waiting for the queue. Throws
-/// NumericalError for a row whose logits hold NaN.
+/// Waits for the tokens of invariant_argmax() or sample_tokens(). Throws NumericalError for a row
+/// whose logits hold NaN.
 void read_tokens(KernelSet& kernels, ConstTensorView tokens, std::span<TokenId> result);
 
-/// Returns the CPU set: AVX2 + FMA, or AVX-512 with equal bits in decoding. Throws EnvironmentError
-/// if the processor lacks AVX2 or FMA.
+/// AVX2 + FMA, or AVX-512 with equal bits in decoding. Throws EnvironmentError if the processor
+/// lacks AVX2 or FMA.
 [[nodiscard]] std::unique_ptr<KernelSet> make_cpu_kernel_set();
 
 }  // namespace jforge

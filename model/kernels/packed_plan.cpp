@@ -8,7 +8,6 @@ namespace jforge {
 
 namespace {
 
-/// Returns 1 + the largest value.
 std::int64_t limit_of(std::span<const std::int32_t> values, const char* when_negative) {
   std::int64_t limit = 0;
   for (const std::int32_t value : values) {

@@ -1,7 +1,7 @@
 #pragma once
 
-/// Index data of rows and packed batches on the set's device. Checked and copied once, not per
-/// layer.
+/// Index data of rows and packed batches on the set's device, checked and copied once instead of
+/// per layer.
 
 #include <cstdint>
 #include <span>
@@ -20,8 +20,7 @@ struct PlannedRows {
   std::int64_t position_limit = 0;  ///< 1 + the largest position.
 };
 
-/// Returns views of host rows; either span may be empty. Throws InternalError for a negative token
-/// or position.
+/// Either span may be empty. Throws InternalError for a negative token or position.
 [[nodiscard]] PlannedRows rows_on_host(std::span<const TokenId> tokens,
                                        std::span<const std::int32_t> positions);
 
@@ -34,8 +33,7 @@ struct AttentionHeads {
   bool operator==(const AttentionHeads&) const = default;
 };
 
-/// Plans one packed batch at a time, for functions of the kernel set that made it. Memory grows to
-/// the largest batch and is reused.
+/// One packed batch at a time, for functions of the set that made the plan. Reuses its memory.
 class PackedPlan {
  public:
   /// Throws InternalError if key heads do not divide query heads.
@@ -44,20 +42,20 @@ class PackedPlan {
   PackedPlan(const PackedPlan&) = delete;
   PackedPlan& operator=(const PackedPlan&) = delete;
 
-  /// Plans `batch`, which must outlive the plan's use. Throws InternalError unless tokens,
-  /// positions and layout agree, segments cover the rows in order and are valid (AttentionSegment),
-  /// and loss items lie in the rows.
+  /// Requires: `batch` outlives the plan's use. Throws InternalError unless tokens, positions and
+  /// layout agree, segments cover the rows in order and are valid (AttentionSegment), and loss
+  /// items lie in the rows.
   void assign(const PackedBatch& batch);
 
   [[nodiscard]] const AttentionHeads& heads() const noexcept { return heads_; }
   [[nodiscard]] const PackedBatch& batch() const noexcept { return *batch_; }
   [[nodiscard]] const PlannedRows& rows() const noexcept { return rows_; }
   [[nodiscard]] std::int64_t num_rows() const noexcept { return batch_->layout.num_rows; }
-  /// 1 + the largest target: rows that a head must have.
+  /// 1 + the largest target.
   [[nodiscard]] std::int64_t target_limit() const noexcept { return target_limit_; }
 
  private:
-  /// Copies the index data to the device; makes `rows` views of them.
+  /// Copies the index data to the device and sets `rows` to views of them.
   virtual void place(const PackedBatch& batch, PlannedRows& rows) = 0;
 
   AttentionHeads heads_;

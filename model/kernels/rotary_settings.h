@@ -22,9 +22,9 @@ struct RotarySettings {
   bool operator==(const RotarySettings&) const = default;
 };
 
-/// Returns the radians per position of pair i of `half` = D/2: f_i = theta^(−i/half), scaled.
-/// linear: f_i / factor. llama3: (1 − s) · f_i / factor + s · f_i, with s = (r_i − low) / (high −
-/// low) clamped to [0, 1] and the turns within the original positions r_i = P · f_i / 2π.
+/// Radians per position of pair i of `half` = D/2: f_i = theta^(−i/half), scaled. linear: f_i /
+/// factor. llama3: (1 − s) · f_i / factor + s · f_i, with s = (r_i − low) / (high − low) clamped to
+/// [0, 1], r_i = P · f_i / 2π.
 [[nodiscard]] double rotary_frequency(const RotarySettings& settings, std::int64_t pair,
                                       std::int64_t half);
 

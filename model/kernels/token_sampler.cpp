@@ -181,8 +181,7 @@ void TokenSampler::keep_nucleus(double top_p) {
   for (const Candidate& candidate : kept_) {
     sum += candidate.weight;
   }
-  // Tokens below this share sum to less than (1 − top_p) · sum / 2, so none of them is needed to
-  // reach top_p · sum, and few remain to be sorted.
+  // Tokens below this share sum to less than (1 − top_p) · sum / 2; the others reach top_p · sum.
   const double least = 0.5 * (1 - top_p) * sum / static_cast<double>(kept_.size());
   std::erase_if(kept_, [least](const Candidate& each) { return each.weight < least; });
   const auto after = [](const Candidate& a, const Candidate& b) {

@@ -13,10 +13,8 @@ namespace jforge {
 
 namespace {
 
-/// Elements of a unit of work: constant, so that sums do not depend on the thread count, and small
-/// enough for the second-level cache.
+/// Elements of a unit of work: constant, so that sums do not depend on the thread count.
 constexpr std::int64_t kBlock = 1 << 14;
-/// A unit holds whole hash blocks of float32 and of bfloat16.
 constexpr std::int64_t kHashBlock = kContentHashBlock;
 static_assert(kBlock * 2 % kHashBlock == 0);
 
@@ -50,7 +48,7 @@ struct BlockHashes {
           seed, bytes.size(), static_cast<std::uint64_t>(block));
     }
   }
-  /// Hashes the tensor's part in unit `block` of an AdamW step.
+  /// Hashes the part in unit `block` of an AdamW step.
   void hash_unit(std::int64_t block, std::int64_t elements) const {
     if (!bytes.empty()) {
       const std::int64_t per_unit = kBlock * (std::ssize(bytes) / elements) / kHashBlock;

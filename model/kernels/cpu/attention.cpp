@@ -1,7 +1,6 @@
 /// Attention forward, decoding and packed. A row's bits depend only on its query and its keys in
 /// logical order (ascending position): key tiles of 64 begin at multiples of 64; scores add over D
-/// in order, the softmax runs tile by tile, values add key by key. Memory layout, blocks and
-/// threads change no bit.
+/// in order, the softmax runs tile by tile, values add key by key.
 
 #include <omp.h>
 
@@ -18,14 +17,13 @@ namespace {
 
 /// Rows × query heads of a group computed together.
 constexpr std::int64_t kBlockQueries = 64;
-/// Rows whose common keys are accumulated together; each row's other keys follow separately.
+/// Rows whose common keys are accumulated together.
 constexpr std::int64_t kCausalRows = 8;
 
 std::int64_t block_rows(std::int64_t group) {
   return std::max<std::int64_t>(kCausalRows, kBlockQueries / group);
 }
 
-/// A thread's memory for one block of queries.
 struct AttentionScratch {
   AttentionScratch(float* memory, const AttentionShape& shape, std::int64_t count)
       : keys(memory),
@@ -46,7 +44,6 @@ struct AttentionScratch {
   SoftmaxState* states;
 };
 
-/// Adjacent keys of a tile.
 struct TilePiece {
   const float* keys = nullptr;  ///< Packed: rows; decoding: the page's panels [4][dim][16].
   std::int64_t row = 0;         ///< Decoding: first row in the page.
@@ -54,12 +51,11 @@ struct TilePiece {
   std::int64_t count = 0;
 };
 
-/// A tile is cut between the runs. The first run begins with a page; the second may begin within a
-/// page, so its part crosses at most one page end.
+/// A tile is cut between the runs; the second run's part may cross a page end.
 constexpr int kMostPieces = 3;
 static_assert(kKeyTile == kCachePageRows);
 
-/// Copies columns from `first` on of panels [·, depth, 16] to columns from `to` on of others.
+/// Copies columns of panels [·, depth, 16].
 void copy_columns(const float* panels, std::int64_t first, std::int64_t count, std::int64_t depth,
                   float* target, std::int64_t to) {
   const auto place = [depth](std::int64_t column) {
@@ -76,19 +72,18 @@ void copy_columns(const float* panels, std::int64_t first, std::int64_t count, s
   }
 }
 
-/// Returns a page's keys of a head: panels [4, D, 16].
+/// Panels [4, D, 16].
 float* page_keys(const TensorView& keys, std::int64_t page, std::int64_t head) {
   return keys.data<float>() + (page * keys.dim(2) + head) * kCachePageRows * keys.dim(3);
 }
 
-/// Returns a page's values of a head from `row` on: rows at distance Hkv · D.
+/// Rows at distance Hkv · D.
 float* page_values(const TensorView& values, std::int64_t page, std::int64_t row,
                    std::int64_t head) {
   return values.data<float>() +
          ((page * kCachePageRows + row) * values.dim(2) + head) * values.dim(3);
 }
 
-/// One block of queries against all its keys, tile by tile.
 class ForwardBlock {
  public:
   ForwardBlock(const VectorKernels& vector, const AttentionShape& shape, const ConstTensorView& q,
@@ -144,11 +139,11 @@ class ForwardBlock {
   }
 
  private:
-  /// Where query i begins in q and output.
+  /// Of query i in q and output.
   [[nodiscard]] std::int64_t offset(std::int64_t i) const {
     return block_.first + i / group_ * shape_.query_stride() + i % group_ * shape_.dim;
   }
-  /// Keys of the current tile that a row sees.
+  /// Keys of the tile that a row sees.
   [[nodiscard]] std::int64_t seen(std::int64_t row) const {
     return std::clamp<std::int64_t>(block_.visible(row) - begin_, 0, size_);
   }
@@ -186,7 +181,7 @@ class ForwardBlock {
     }
   }
 
-  /// Returns up to `count` keys from a row of the slot to the end of its page.
+  /// Ends at the page's end.
   [[nodiscard]] TilePiece page_piece(std::int64_t slot_row, std::int64_t count) const {
     const KeyRuns& runs = block_.runs;
     const std::int64_t page = runs.pages[slot_row / kCachePageRows];
@@ -197,7 +192,7 @@ class ForwardBlock {
             .count = std::min(count, kCachePageRows - row)};
   }
 
-  /// Returns the tile's keys as panels [4][dim][16]: the cache's or assembled ones.
+  /// Returns panels [4][dim][16]: the cache's or assembled ones.
   const float* tile_keys() {
     const bool cached = block_.runs.pages != nullptr;
     if (cached && num_pieces_ == 1 && pieces_[0].row % kLanes == 0) {
@@ -247,13 +242,12 @@ class ForwardBlock {
       common = std::min(common, seen(row));
     }
     accumulate(first, rows, 0, common);
-    // Hidden keys are not even multiplied by zero, because their memory may hold anything.
+    // Hidden keys are not even multiplied by zero: their memory may hold anything.
     for (std::int64_t row = first; row < first + rows; ++row) {
       accumulate(row, 1, common, seen(row));
     }
   }
 
-  /// Adds keys [from, to) of the tile to rows [first, first + rows).
   void accumulate(std::int64_t first, std::int64_t rows, std::int64_t from, std::int64_t to) {
     std::int64_t piece_begin = 0;
     for (int i = 0; i < num_pieces_; ++i) {
@@ -287,7 +281,7 @@ class ForwardBlock {
   std::int64_t stride_;
   std::int64_t queries_;
   AttentionScratch scratch_;
-  std::int64_t begin_ = 0;  ///< The current tile's first key in logical order.
+  std::int64_t begin_ = 0;  ///< In logical order.
   std::int64_t size_ = 0;
   const float* keys_ = nullptr;
   TilePiece pieces_[kMostPieces];

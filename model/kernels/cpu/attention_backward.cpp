@@ -1,7 +1,6 @@
 /// Attention backward over a packed layout: probabilities are recomputed per tile from the
 /// log-sum-exp (Dao et al. 2022, algorithm 4). A unit of work is one key head of a group of
-/// segments that share keys, so key and value gradients have one owner and need no reduction over
-/// threads.
+/// segments that share keys, so key and value gradients have one owner.
 
 #include <omp.h>
 
@@ -29,7 +28,6 @@ struct BackwardTensors {
   float* v_gradient;
 };
 
-/// A thread's memory for one block of queries.
 struct BackwardScratch {
   BackwardScratch(float* memory, const AttentionShape& shape, std::int64_t count)
       : keys(memory),
@@ -49,14 +47,13 @@ struct BackwardScratch {
   float* values;           ///< [4][padded][16]
   float* key_rows;         ///< [64][padded], only if D is not a multiple of 16.
   float* queries;          ///< [queries][padded], scaled by 1/√D.
-  float* gradients;        ///< Output gradients, [queries][padded].
+  float* gradients;        ///< [queries][padded]
   float* query_gradients;  ///< [queries][padded]
   float* scores;           ///< [queries][64]
   float* score_gradients;  ///< [queries][64]
   float* deltas;           ///< Σ_d output · output gradient, [queries]
 };
 
-/// Rows [begin, end) of one segment for one key head.
 class BackwardBlock {
  public:
   BackwardBlock(const VectorKernels& vector, const AttentionShape& shape,
@@ -85,7 +82,7 @@ class BackwardBlock {
     std::fill_n(scratch_.query_gradients, padded, 0.0F);
   }
 
-  /// Adds the effect of keys [begin, end); if `causal`, row r sees keys up to r.
+  /// If `causal`, row r sees keys up to r.
   void visit(std::int64_t begin, std::int64_t end, bool causal) {
     for (std::int64_t tile = begin; tile < end; tile += kKeyTile) {
       visit_tile(tile, std::min(kKeyTile, end - tile), causal);
@@ -192,7 +189,7 @@ class BackwardBlock {
   float scale_;
 };
 
-/// Finds runs of segments [begin, end) whose keys are seen only within the run.
+/// Finds runs of segments whose keys are seen only within the run.
 void separate_groups(const PackedLayout& layout,
                      std::vector<std::pair<std::size_t, std::size_t>>& groups) {
   groups.clear();

@@ -1,6 +1,6 @@
 /// Training products (after Goto and van de Geijn, "Anatomy of High-Performance Matrix
 /// Multiplication", 2008): b is packed into panels of 16 columns, a thread takes a rectangle of c,
-/// and blocks of rows pass over the panels. Nothing is allocated here.
+/// and blocks of rows pass over the panels.
 
 #include <emmintrin.h>
 
@@ -15,29 +15,27 @@ namespace jforge {
 
 namespace {
 
-/// Words (kPerWord) of K packed at once; c keeps the partial sums, exactly.
+/// Words (kPerWord) of K packed at once.
 constexpr std::int64_t kDepthBlock = 1024;
 /// Words of b packed at once, for the last-level cache.
 constexpr std::int64_t kBlockWords = 1 << 20;
 /// Rows of a that stay in the second-level cache.
 constexpr std::int64_t kRowBlock = 96;
-/// Panel of a transposed a: a multiple of every instruction set's tile rows.
+/// A multiple of every instruction set's tile rows.
 constexpr std::int64_t kRowPanel = 24;
-/// Words of b that stay near while a's panels pass.
+/// Words of b that stay cached while a's panels pass.
 constexpr std::int64_t kNearWords = 1 << 17;
-/// Words of K copied together.
 constexpr std::int64_t kCopiedWords = 8;
-/// A thread's part of c begins at multiples of these.
+/// Units of a thread's part of c.
 constexpr std::int64_t kRowUnit = kRowPanel;
 constexpr std::int64_t kColumnUnit = 4 * kLanes;
-/// Packing a column costs about as much as multiplying it with this many rows.
+/// Packing a column costs as much as multiplying it by this many rows.
 constexpr double kPackingRows = 24;
 
 struct Part {
   std::int64_t row_begin, row_end, column_begin, column_end;
 };
 
-/// Threads along c's rows and columns.
 struct Grid {
   std::int64_t rows = 1;
   std::int64_t columns = 1;
@@ -48,7 +46,7 @@ std::int64_t longest_part(std::int64_t total, std::int64_t parts, std::int64_t u
   return std::min(total, (units + parts - 1) / parts * unit);
 }
 
-/// Minimises the slowest thread's time, including packing, which every thread does for itself.
+/// Minimises the slowest thread's time, packing included.
 template <class Element>
 Grid choose_grid(const BlockedProduct<Element>& product, std::int64_t threads) {
   Grid best;
@@ -77,7 +75,7 @@ Part part_of(const BlockedProduct<Element>& product, const Grid& grid, std::int6
           part_begin(product.n, grid.columns, column + 1, kColumnUnit)};
 }
 
-/// Copies `kCount` adjacent elements of one step of K, or of two steps, interleaved.
+/// Copies one step of K, or interleaves two.
 template <std::int64_t kCount>
 void copy_words(const float* step, std::int64_t /*stride*/, float* to) {
   std::memcpy(to, step, kCount * sizeof(float));
@@ -94,7 +92,7 @@ void copy_words(const BFloat16* step, std::int64_t stride, BFloat16* to) {
   }
 }
 
-/// The same for any count; a word's missing steps are 0.
+/// A word's missing steps are 0.
 void copy_few(const float* step, std::int64_t /*stride*/, std::int64_t /*steps*/,
               std::int64_t count, float* to) {
   std::copy_n(step, count, to);
@@ -107,7 +105,6 @@ void copy_few(const BFloat16* step, std::int64_t stride, std::int64_t steps, std
   }
 }
 
-/// One thread's part, block by block.
 template <class Element>
 class PartProduct {
  public:
@@ -151,12 +148,12 @@ class PartProduct {
     }
   }
 
-  /// Packs `count` columns into panels [count/kWidth][words][kWidth].
+  /// Packs into panels [count/kWidth][words][kWidth].
   template <std::int64_t kWidth>
   void copy_panels(const Element* source, std::int64_t stride, std::int64_t count,
                    Element* target) const {
     const std::int64_t full = depth_ / kPer;  // Words with all their steps.
-    // Few steps at a time over all panels, so that each step is read sequentially.
+    // Few steps at a time, so that each step is read sequentially.
     for (std::int64_t begin = 0; begin < words_; begin += kCopiedWords) {
       const std::int64_t end = std::min(begin + kCopiedWords, words_);
       for (std::int64_t column = 0; column < count; column += kWidth) {
@@ -177,7 +174,6 @@ class PartProduct {
     }
   }
 
-  /// Multiplies packed columns [column, column + count) by rows [row, row + rows) of a.
   void multiply_tile(std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t count,
                      const Element* a, std::int64_t a_row, std::int64_t a_depth) const {
     const bool last = first_ + depth_ == product_.k;
@@ -239,13 +235,13 @@ class PartProduct {
   const VectorKernels& vector_;
   const BlockedProduct<Element>& product_;
   const Part& part_;
-  Element* columns_;         ///< Packed b: [panels][words][16] words.
-  Element* rows_;            ///< Packed transposed a: [panels][words][24] words.
-  std::int64_t first_ = 0;   ///< The current block's first step.
-  std::int64_t depth_ = 0;   ///< Its steps.
-  std::int64_t words_ = 0;   ///< Its words of K.
-  std::int64_t column_ = 0;  ///< Its first column.
-  std::int64_t count_ = 0;   ///< Its columns.
+  Element* columns_;        ///< Packed b: [panels][words][16] words.
+  Element* rows_;           ///< Packed transposed a: [panels][words][24] words.
+  std::int64_t first_ = 0;  ///< The current block's first step.
+  std::int64_t depth_ = 0;
+  std::int64_t words_ = 0;  ///< Its words of K.
+  std::int64_t column_ = 0;
+  std::int64_t count_ = 0;
 };
 
 template <class Element>
@@ -279,7 +275,7 @@ void any_product(const VectorKernels& vector, const BlockedProduct<Element>& pro
   const auto available = static_cast<std::int64_t>(scratch.size());
   const Grid grid = choose_grid(product, work < kParallelWork ? 1 : available);
   const std::int64_t parts = grid.rows * grid.columns;
-  // All threads or one: OpenMP allocates a new team whenever the number changes.
+  // All threads or one: OpenMP allocates a new team when the number changes.
   on_threads(parts > 1 ? available : 1, [&](std::int64_t threads, std::int64_t thread) {
     for (std::int64_t i = thread; i < parts; i += threads) {
       const Part part = part_of(product, grid, i);

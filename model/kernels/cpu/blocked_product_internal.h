@@ -7,15 +7,13 @@
 
 namespace jforge {
 
-/// Returns the scratch floats per thread for any product.
+/// Scratch floats per thread.
 [[nodiscard]] std::int64_t product_scratch_floats() noexcept;
 
-/// Returns whether a rounded product needs c [m, n] for partial sums, because its K is cut into
-/// blocks.
+/// Whether a rounded product needs c [m, n] for partial sums.
 [[nodiscard]] bool keeps_sums(const BlockedProduct<BFloat16>& product) noexcept;
 
-/// Computes `product` on at most `scratch.size()` threads; each area must hold
-/// product_scratch_floats().
+/// Uses at most `scratch.size()` threads; each area must hold product_scratch_floats().
 void blocked_product(const VectorKernels& vector, const BlockedProduct<float>& product,
                      std::span<Scratch> scratch);
 void blocked_product(const VectorKernels& vector, const BlockedProduct<BFloat16>& product,

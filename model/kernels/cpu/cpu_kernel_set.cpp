@@ -51,7 +51,6 @@ float* CpuKernelSet::thread_floats(std::int64_t floats) {
 
 namespace {
 
-/// The host reads the batch in place.
 class HostPlan final : public PackedPlan {
  public:
   using PackedPlan::PackedPlan;
@@ -100,7 +99,7 @@ namespace {
 
 struct Choice {
   const VectorKernels& kernels;
-  const char* lacking;  ///< Error message if the processor lacks the set.
+  const char* lacking;  ///< Error message.
 };
 
 Choice choice_of(InstructionSet set) {

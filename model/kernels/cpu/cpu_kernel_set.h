@@ -1,7 +1,7 @@
 #pragma once
 
-/// Selects the CPU kernels' instruction set, for tests and benchmarks. make_cpu_kernel_set() of
-/// kernel_set.h takes the widest available.
+/// Selects the instruction set, for tests and benchmarks. make_cpu_kernel_set() of kernel_set.h
+/// takes the widest.
 
 #include <cstdint>
 #include <memory>
@@ -11,12 +11,11 @@
 namespace jforge {
 
 enum class InstructionSet : std::uint8_t {
-  avx2,         ///< AVX2 and FMA: the minimum.
+  avx2,
   avx512,       ///< AVX-512 F, VL, DQ and BW.
-  avx512_bf16,  ///< And AVX-512 BF16, for bfloat16 products.
+  avx512_bf16,  ///< And AVX-512 BF16.
 };
 
-/// Returns whether processor and operating system support `set`.
 [[nodiscard]] bool instruction_set_available(InstructionSet set) noexcept;
 
 /// Throws EnvironmentError if the processor lacks `set`.

@@ -1,7 +1,6 @@
 #pragma once
 
-/// The CPU KernelSet, one class over several files. Not thread-safe: its scratch memory grows to
-/// the largest call and is reused.
+/// The CPU KernelSet, one class over several files. Not thread-safe; reuses its scratch memory.
 
 #include <algorithm>
 #include <cstddef>
@@ -16,10 +15,10 @@
 
 namespace jforge {
 
-/// Aligned floats that only grow; at_least() leaves their contents unspecified.
+/// at_least() leaves the contents unspecified.
 class Scratch {
  public:
-  /// Returns `count` floats, 64-byte aligned. Throws EnvironmentError if memory is short.
+  /// 64-byte aligned. Throws EnvironmentError if memory is short.
   float* at_least(std::int64_t count);
 
  private:
@@ -31,12 +30,11 @@ class Scratch {
 };
 
 /// Panels of 16 columns, the last padded with zeros: [N/16][K][16] float32, or [N/16][⌈K/2⌉][16][2]
-/// bfloat16 with steps k and k + 1 in a word, the first in its lower half.
+/// bfloat16.
 class PanelWeight final : public PackedWeight {
  public:
   PanelWeight(std::int64_t rows, std::int64_t columns, WeightStorage storage, DType dtype,
               MemoryAccount& account);
-  /// Whether products round their input to bfloat16.
   [[nodiscard]] bool rounds_input() const noexcept { return rounds_input_; }
   [[nodiscard]] std::int64_t num_panels() const { return (rows() + kLanes - 1) / kLanes; }
   /// 32-bit words per panel: floats or pairs.
@@ -56,7 +54,7 @@ class PanelWeight final : public PackedWeight {
   bool rounds_input_;
 };
 
-/// Rows [M, K] to multiply by a weight, rounded if the weight wants that.
+/// Rows [M, K] to multiply.
 struct ProductInput {
   const float* floats = nullptr;
   const BFloat16* rounded = nullptr;  ///< If not null, used instead.
@@ -67,23 +65,23 @@ struct ProductInput {
   }
 };
 
-/// Up to two runs of keys in logical order (ascending position), seen by one block of queries.
+/// Up to two runs of keys in logical order (ascending position).
 struct KeyRuns {
-  const float* keys[2] = {};  ///< Packed: rows of keys.
+  const float* keys[2] = {};  ///< Packed: rows.
   const float* values[2] = {};
   const std::int32_t* pages = nullptr;  ///< Decoding: the slot's pages.
-  std::int64_t rows[2] = {};            ///< Decoding: the slot's row where each run begins.
+  std::int64_t rows[2] = {};            ///< Decoding: where each run begins.
   const LayerCache* cache = nullptr;
   std::int64_t head = 0;
   std::int64_t counts[2] = {};
 };
 
-/// Queries of adjacent rows that share keys and a key/value head.
+/// Queries of adjacent rows that share keys.
 struct QueryBlock {
-  std::int64_t first = 0;        ///< Element of q and output: first row and head.
-  float* log_sum_exp = nullptr;  ///< First row and head; null in decoding.
+  std::int64_t first = 0;        ///< Offset in q and output.
+  float* log_sum_exp = nullptr;  ///< Null in decoding.
   std::int64_t rows = 0;
-  std::int64_t first_visible = 0;    ///< Packed: row i sees the first first_visible + i keys.
+  std::int64_t first_visible = 0;    ///< Packed: row i sees first_visible + i keys.
   const CacheRow* places = nullptr;  ///< Decoding: row i sees places[i].position + 1 keys.
   KeyRuns runs;
 
@@ -92,16 +90,14 @@ struct QueryBlock {
   }
 };
 
-/// Elements in a packed 32-bit word.
 template <class Element>
 inline constexpr std::int64_t kPerWord = 1;
 template <>
 inline constexpr std::int64_t kPerWord<BFloat16> = 2;
 
-/// c [m, n] (= or +=) op(a) [m, k] · op(b) [k, n] + bias [n] of float or BFloat16; a transposed
-/// operand is stored [k, m] or [n, k]. Elements are accumulated in float32 by FMA over K in
-/// ascending order (pairs: PairProduct), with bits independent of blocking and threads; `rounded`
-/// results are rounded once, at the end.
+/// c [m, n] (= or +=) op(a) [m, k] · op(b) [k, n] + bias [n]; a transposed operand is stored [k, m]
+/// or [n, k]. Accumulated in float32 by FMA over K in ascending order (pairs: PairProduct),
+/// whatever the blocking and threads; `rounded` results are rounded once.
 template <class Element>
 struct BlockedProduct {
   bool transpose_a = false;
@@ -112,13 +108,13 @@ struct BlockedProduct {
   const Element* a = nullptr;
   std::int64_t a_row = 0;  ///< Distance of a's stored rows.
   const Element* b = nullptr;
-  float* c = nullptr;           ///< With `rounded`: for partial sums, see keeps_sums().
-  BFloat16* rounded = nullptr;  ///< c as bfloat16; BFloat16 operands only.
+  float* c = nullptr;           ///< With `rounded`: see keeps_sums().
+  BFloat16* rounded = nullptr;  ///< BFloat16 operands only.
   bool accumulate = false;
   const float* bias = nullptr;  ///< [n] or null.
 };
 
-/// Returns `count` elements from `begin` on as float32: in place, or widened into `scratch`.
+/// Returns elements from `begin` on as float32: in place, or widened into `scratch`.
 template <class View>
 [[nodiscard]] auto* floats_of(const VectorKernels& vector, const View& view, std::int64_t begin,
                               std::int64_t count, float* scratch) {
@@ -130,7 +126,6 @@ template <class View>
   return static_cast<Float*>(scratch);
 }
 
-/// Copies them to `target` in either case.
 inline void copy_floats(const VectorKernels& vector, const ConstTensorView& view,
                         std::int64_t begin, std::int64_t count, float* target) {
   const float* const values = floats_of(vector, view, begin, count, target);
@@ -139,13 +134,12 @@ inline void copy_floats(const VectorKernels& vector, const ConstTensorView& view
   }
 }
 
-/// Returns where to write float32 results from `begin` on: the tensor itself, or `scratch` for
-/// round_floats().
+/// Returns the tensor itself, or `scratch` for round_floats().
 [[nodiscard]] inline float* room_for(const TensorView& view, std::int64_t begin, float* scratch) {
   return view.dtype() == DType::float32 ? view.data<float>() + begin : scratch;
 }
 
-/// Rounds `values` into a bfloat16 tensor; does nothing for float32.
+/// Does nothing for float32.
 inline void round_floats(const VectorKernels& vector, const float* values, const TensorView& view,
                          std::int64_t begin, std::int64_t count) {
   if (view.dtype() == DType::bfloat16) {
@@ -163,7 +157,6 @@ struct AttentionShape {
   [[nodiscard]] std::int64_t key_stride() const { return key_heads * dim; }
 };
 
-/// Throws InternalError unless `key_heads` divides the heads of q [T, H, D].
 [[nodiscard]] AttentionShape check_attention(const ConstTensorView& q, std::int64_t key_heads);
 
 class CpuKernelSet final : public KernelSet {
@@ -243,7 +236,6 @@ class CpuKernelSet final : public KernelSet {
 
  private:
   struct LossChunk;
-  /// A chunk's gathered rows and terms.
   struct LossRows {
     LossPlacement placement;
     std::vector<VocabularyLossSums> terms;
@@ -268,16 +260,15 @@ class CpuKernelSet final : public KernelSet {
   template <class Element>
   void loss_chunk(LossChunk& chunk);
   void loss_terms(LossChunk& chunk, float* logits);
-  /// Returns x as `panels` want it; a rounded copy is valid until the next call.
+  /// A rounded result is valid until the next call.
   [[nodiscard]] ProductInput product_input(const ConstTensorView& x, const PanelWeight& panels);
   void project(const ConstTensorView& x, const Projection& projection);
-  /// Writes each row's best value and index over one thread's panels to best_values_ and
-  /// best_indices_.
+  /// Finds each row's best over one thread's panels.
   void argmax_part(const ProductInput& hidden, const PanelWeight& panels, std::int64_t rows,
                    std::int64_t threads, std::int64_t thread);
-  /// Reserves scratch of at least `floats` for each possible thread.
+  /// Reserves scratch for each thread.
   void reserve_threads(std::int64_t floats);
-  /// Returns the calling thread's area. Requires: `floats` are reserved.
+  /// Requires: `floats` are reserved.
   [[nodiscard]] float* thread_floats(std::int64_t floats);
 
   const VectorKernels& vector_;
@@ -290,12 +281,12 @@ class CpuKernelSet final : public KernelSet {
   std::vector<std::uint64_t> partial_hashes_;
   std::vector<float> best_values_;
   std::vector<std::int64_t> best_indices_;
-  std::vector<TokenSampler> samplers_;  ///< One per thread.
+  std::vector<TokenSampler> samplers_;
   LossRows loss_rows_;
   Scratch product_sums_;
   Scratch rounded_input_;
   Scratch widened_;         ///< A bias or norm weight.
-  Scratch attention_keys_;  ///< This and the next three: of bfloat16 tensors.
+  Scratch attention_keys_;  ///< From here: of bfloat16 tensors.
   Scratch attention_values_;
   Scratch key_gradients_;
   Scratch value_gradients_;
@@ -306,10 +297,10 @@ class CpuKernelSet final : public KernelSet {
 
 /// Minimum multiply-adds for a parallel region.
 inline constexpr double kParallelWork = 1.0e6;
-/// The same for decoding, whose operations wait for memory and take longer.
+/// Lower for decoding, whose operations wait for memory.
 inline constexpr double kParallelDecoding = 2.0e5;
 
-/// Returns where part `index` of `parts` of [0, total) begins, a multiple of `unit`.
+/// Where part `index` of `parts` begins, a multiple of `unit`.
 [[nodiscard]] inline std::int64_t part_begin(std::int64_t total, std::int64_t parts,
                                              std::int64_t index, std::int64_t unit) {
   const std::int64_t units = (total + unit - 1) / unit;

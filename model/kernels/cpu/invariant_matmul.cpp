@@ -1,5 +1,5 @@
-/// Decoding products over packed panels. Each element is accumulated over K in ascending order by
-/// FMA, so a row's bits depend only on the row and the weight.
+/// Decoding products over packed panels. Elements are accumulated over K in ascending order by FMA,
+/// so a row's bits depend only on the row and the weight.
 
 #include <omp.h>
 
@@ -15,23 +15,21 @@ namespace jforge {
 
 namespace {
 
-/// Steps of K between (exact) stores of partial sums: a group of panels this deep and the next one,
-/// being prefetched, fit the second-level cache.
+/// Steps of K between (exact) stores of partial sums: two groups of panels this deep fit the
+/// second-level cache.
 constexpr std::int64_t kDepthBlock = 1024;
-/// Up to this many rows pass over the panels together and need no blocks.
+/// So few rows pass over the panels together and need no blocks.
 constexpr std::int64_t kRowsAtOnce = 8;
-/// For bfloat16 products, which have half the bytes.
+/// bfloat16 has half the bytes.
 constexpr std::int64_t kPairDepthBlock = 2048;
 static_assert(kDepthBlock % 2 == 0 && kPairDepthBlock % 2 == 0, "a pair of bfloat16 is not cut");
-/// Rows per pass over a chunk of the head in the argmax.
 constexpr std::int64_t kArgmaxRows = 96;
 
 /// Marks in best_indices_: no column seen; NaN seen.
 constexpr std::int64_t kNone = -1;
 constexpr std::int64_t kNaN = -2;
 
-/// Returns the panels computed at a time, about 256 KiB of weight, which stay cached for the next
-/// rows.
+/// About 256 KiB of weight, which stay cached for the next rows.
 std::int64_t argmax_panels(std::int64_t k) {
   return std::clamp<std::int64_t>(65536 / (k * kLanes) / 4 * 4, 4, 32);
 }
@@ -42,7 +40,7 @@ const PanelWeight& panels_of(const PackedWeight& weight) {
   return *panels;
 }
 
-/// Returns whether bfloat16 storage is lossless: the lower half of each float is zero.
+/// The lower half of each float must be zero.
 bool all_bfloat16(bool parallel, const float* source, std::int64_t rows, std::int64_t columns) {
   std::atomic<bool> exact = true;
   parallel_for(parallel, rows, [&](std::int64_t row) {
@@ -63,7 +61,7 @@ bool all_bfloat16(bool parallel, const float* source, std::int64_t rows, std::in
 BFloat16 rounded(float value) { return to_bfloat16(value); }
 BFloat16 rounded(BFloat16 value) { return value; }
 
-/// Copies `count` rows of k elements into the columns of a zeroed panel of pairs (PanelWeight).
+/// Fills columns of a zeroed panel of pairs (PanelWeight).
 template <class Element>
 void fill_pairs(const Element* source, std::int64_t count, std::int64_t k, std::uint32_t* panel) {
   constexpr std::int64_t kBlock = 128;  // This depth of a panel fits the L1 cache.
@@ -80,7 +78,7 @@ void fill_pairs(const Element* source, std::int64_t count, std::int64_t k, std::
   }
 }
 
-/// Estimates the work in multiply-adds; reading a weight costs as much as about 8 rows.
+/// Estimated multiply-adds; reading a weight costs as much as about 8 rows.
 double product_work(std::int64_t m, std::int64_t n, std::int64_t k) {
   return static_cast<double>(std::max<std::int64_t>(m, 8)) * static_cast<double>(n) *
          static_cast<double>(k);
@@ -92,7 +90,7 @@ struct ProductRange {
   std::int64_t row_begin, row_end, panel_begin, panel_end;
 };
 
-/// `y` points at the range's first element. `more_panels`: later panels are read next.
+/// `more_panels`: later panels are read next.
 void product_range(const VectorKernels& vector, const ProductInput& x, const PanelWeight& weight,
                    const float* bias, float* y, std::int64_t y_row, const ProductRange& range,
                    bool more_panels = false) {
@@ -105,7 +103,6 @@ void product_range(const VectorKernels& vector, const ProductInput& x, const Pan
   }
   const bool pairs = weight.dtype() == DType::bfloat16;
   const auto words_at = [&](std::int64_t panel, std::int64_t depth) {
-    // A word is a float or a pair.
     return weight.pairs(panel) + (pairs ? depth / 2 : depth) * kLanes;
   };
   const void* const behind =
@@ -233,8 +230,8 @@ void CpuKernelSet::project(const ConstTensorView& x, const Projection& projectio
   const ProductInput input = product_input(x, panels);
   const std::int64_t count = panels.num_panels();
   const std::int64_t limit = decoding_threads(product_work(m, n, k));
-  // A thread takes a run of panels, or, with few panels, of rows, although each thread then reads
-  // the whole weight. Runs of whole tiles would leave threads idle if there are few.
+  // A thread takes a run of panels, or, if these are few, of rows, although each thread then reads
+  // the whole weight.
   const bool by_rows = count < 4 * limit && m >= 8 * limit;
   const std::int64_t unit = count >= 32 * limit ? 4 : 1;
   on_threads(limit, [&](std::int64_t threads, std::int64_t thread) {
@@ -298,7 +295,7 @@ void CpuKernelSet::invariant_argmax(ConstTensorView hidden, const PackedWeight& 
   });
 
   for (std::int64_t row = 0; row < m; ++row) {
-    // Threads hold ascending columns, so a later one wins only with a larger value.
+    // Threads hold ascending columns, so a later one wins only if larger.
     float value = 0;
     std::int64_t best = kNone;
     for (std::int64_t thread = 0; thread < limit; ++thread) {

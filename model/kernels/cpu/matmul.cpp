@@ -1,4 +1,4 @@
-/// Training products. For small batches the packed weights of invariant_matmul.cpp are faster.
+/// Training products; for small batches the packed weights of invariant_matmul.cpp are faster.
 
 #include <omp.h>
 
@@ -29,7 +29,6 @@ template void CpuKernelSet::multiply(BlockedProduct<BFloat16> product);
 
 namespace {
 
-/// Calls `function` with a float or a BFloat16.
 template <class Function>
 void with_element(DType type, Function function) {
   if (type == DType::float32) {

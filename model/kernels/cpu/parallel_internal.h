@@ -1,7 +1,7 @@
 #pragma once
 
-/// OpenMP regions without cost if they are not worthwhile. `omp parallel if (false)` still
-/// allocates a team of one, so the serial case branches before the region.
+/// OpenMP regions that cost nothing if not worthwhile: even `omp parallel if (false)` allocates a
+/// team of one.
 
 #include <omp.h>
 
@@ -15,12 +15,10 @@
 
 namespace jforge {
 
-/// Runs team() on each of at most `threads` threads.
 template <class Team>
 void in_region(int threads, Team team) {
 #ifdef __SANITIZE_THREAD__
-  // ThreadSanitizer does not see libgomp's fork and join, so they are annotated. Nothing is
-  // annotated within a region, so that races there are found.
+  // ThreadSanitizer does not see libgomp's fork and join; races within a region are still found.
   static std::mutex one_at_a_time;
   static Team* shared = nullptr;
   static char forked = 0;
@@ -66,7 +64,7 @@ void parallel_for(bool worthwhile, std::int64_t count, Body body) {
   });
 }
 
-/// Like parallel_for, for pieces of unequal size.
+/// For pieces of unequal size.
 template <class Body>
 void parallel_for_dynamic(bool worthwhile, std::int64_t count, Body body) {
   if (!opens_region(worthwhile, count)) {
@@ -80,7 +78,7 @@ void parallel_for_dynamic(bool worthwhile, std::int64_t count, Body body) {
   });
 }
 
-/// Calls body(threads, thread) once on each of at most `limit` threads.
+/// Calls body(threads, thread) on each of at most `limit` threads.
 template <class Body>
 void on_threads(std::int64_t limit, Body body) {
   if (limit > 1) {

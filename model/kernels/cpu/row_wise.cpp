@@ -11,16 +11,15 @@ namespace {
 
 /// Minimum elements for a parallel region.
 constexpr std::int64_t kParallelElements = 1 << 16;
-/// Columns of a unit of work if the loop over rows must stay in order.
+/// Columns of a unit of work if rows must stay in order.
 constexpr std::int64_t kColumnBlock = 64;
 
 std::int64_t length(std::size_t size) { return static_cast<std::int64_t>(size); }
 
-/// Elements widened at once; several such runs fit the L1 cache.
+/// Elements widened at once; several runs fit the L1 cache.
 constexpr std::int64_t kRun = 1024;
 using Run = float[kRun];
 
-/// Calls body(begin, count) for runs of [0, total).
 template <class Body>
 void for_runs(std::int64_t total, Body body) {
   const std::int64_t runs = (total + kRun - 1) / kRun;
@@ -96,8 +95,7 @@ void CpuKernelSet::embedding_backward(const PackedPlan& plan, ConstTensorView ou
   });
 }
 
-/// Computes rms_norm() of rows that row_at(first element, scratch of 2 · columns) returns as
-/// float32.
+/// row_at(first element, scratch of 2 · columns) returns a row as float32.
 template <class RowAt>
 void CpuKernelSet::norm_rows(const ConstTensorView& x, const ConstTensorView& weight, float epsilon,
                              const TensorView& y, const TensorView& inverse_rms,

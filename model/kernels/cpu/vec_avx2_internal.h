@@ -1,7 +1,7 @@
 #pragma once
 
-/// Sixteen floats in two AVX2 registers, with the names and bits of vec_avx512_internal.h. Only for
-/// vector_avx2.cpp.
+/// Sixteen floats in two AVX2 registers, with the names and bits of vec_avx512_internal.h, which
+/// documents them. Only for vector_avx2.cpp.
 
 #include <immintrin.h>
 
@@ -18,7 +18,7 @@ struct Vec {
   __m256 high;
 };
 
-/// Returns ones in the lanes before `count`, of eight lanes that begin at `first`.
+/// Ones in the lanes before `count`, of eight lanes from `first` on.
 inline __m256i lanes_before(std::int64_t count, int first) {
   const __m256i lane =
       _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(first));
@@ -35,7 +35,6 @@ inline void store(float* p, Vec a) {
 inline __m256i load_pairs(const std::uint32_t* p) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }
-/// Widens the first or second of sixteen bfloat16 pairs (PanelWeight).
 inline Vec load_first_of_pairs(const std::uint32_t* p) {
   return {_mm256_castsi256_ps(_mm256_slli_epi32(load_pairs(p), 16)),
           _mm256_castsi256_ps(_mm256_slli_epi32(load_pairs(p + 8), 16))};
@@ -45,12 +44,10 @@ inline Vec load_second_of_pairs(const std::uint32_t* p) {
   return {_mm256_castsi256_ps(_mm256_and_si256(load_pairs(p), mask)),
           _mm256_castsi256_ps(_mm256_and_si256(load_pairs(p + 8), mask))};
 }
-/// Returns a in the first `count` lanes, b in the others.
 inline Vec select_first(Vec a, Vec b, std::int64_t count) {
   return {_mm256_blendv_ps(b.low, a.low, _mm256_castsi256_ps(lanes_before(count, 0))),
           _mm256_blendv_ps(b.high, a.high, _mm256_castsi256_ps(lanes_before(count, 8)))};
 }
-/// Reads lanes from `count` (0 … 16) on as `fill` and does not access their memory.
 inline Vec load_first(const float* p, std::int64_t count, Vec fill) {
   const Vec loaded = {_mm256_maskload_ps(p, lanes_before(count, 0)),
                       _mm256_maskload_ps(p + 8, lanes_before(count, 8))};
@@ -67,7 +64,6 @@ inline Vec load(const BFloat16* p) {
   const auto* const halves = reinterpret_cast<const __m128i*>(p);
   return {widen(_mm_loadu_si128(halves)), widen(_mm_loadu_si128(halves + 1))};
 }
-/// Reads lanes from `count` on as 0.
 inline Vec load_first(const BFloat16* p, std::int64_t count) {
   BFloat16 lanes[16] = {};
   __builtin_memcpy(lanes, p, static_cast<std::size_t>(count) * sizeof(BFloat16));
@@ -82,7 +78,6 @@ inline __m256i round_to_bfloat16(__m256 a) {
   const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
   return _mm256_blendv_epi8(rounded, _mm256_or_si256(upper, _mm256_set1_epi32(0x0040)), nan);
 }
-/// Rounds as to_bfloat16.
 inline void store(BFloat16* p, Vec a) {
   // The pack interleaves register halves; quarters 0 2 1 3 restore the order.
   const __m256i packed = _mm256_packus_epi32(round_to_bfloat16(a.low), round_to_bfloat16(a.high));
@@ -116,8 +111,6 @@ inline __m256 odd_of_pairs(__m256 pairs) {
   return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(pairs),
                                               _mm256_set1_epi32(static_cast<int>(0xFFFF0000U))));
 }
-/// Each lane holds two bfloat16, the even one in the lower half. Returns (sum + odd·odd) +
-/// even·even by FMA.
 inline Vec fma_pairs(Vec a, Vec b, Vec sum) {
   const Vec first = fma({odd_of_pairs(a.low), odd_of_pairs(a.high)},
                         {odd_of_pairs(b.low), odd_of_pairs(b.high)}, sum);
@@ -125,7 +118,6 @@ inline Vec fma_pairs(Vec a, Vec b, Vec sum) {
              {even_of_pairs(b.low), even_of_pairs(b.high)}, first);
 }
 inline Vec sqrt(Vec a) { return {_mm256_sqrt_ps(a.low), _mm256_sqrt_ps(a.high)}; }
-/// Returns b if an operand is NaN.
 inline Vec maximum(Vec a, Vec b) {
   return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};
 }
@@ -140,9 +132,7 @@ inline __m256 power_of_two_half(__m256 n) {
   const __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
   return _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23));
 }
-/// Returns 2^n for integral n in −126 … 127.
 inline Vec power_of_two(Vec n) { return {power_of_two_half(n.low), power_of_two_half(n.high)}; }
-/// Returns +0 if x < bound, else a (also for NaN in x).
 inline Vec zero_below(Vec x, Vec bound, Vec a) {
   return {_mm256_and_ps(_mm256_cmp_ps(x.low, bound.low, _CMP_NLT_UQ), a.low),
           _mm256_and_ps(_mm256_cmp_ps(x.high, bound.high, _CMP_NLT_UQ), a.high)};
@@ -150,10 +140,9 @@ inline Vec zero_below(Vec x, Vec bound, Vec a) {
 inline __m256 low_half(Vec a) { return a.low; }
 inline __m256 high_half(Vec a) { return a.high; }
 
-/// Product tile (rows × panels) that fills 16 registers, two per panel.
+/// Product tile (rows × panels) that fills 16 registers.
 constexpr int kTileRows = 6;
 constexpr int tile_panels(int rows) { return rows >= 4 ? 1 : (rows == 1 ? 4 : 2); }
-/// A tile of more rows and fewer panels; 0 panels: none.
 constexpr int kWideTileRows = 8;
 constexpr int wide_tile_panels() { return 0; }
 

@@ -25,7 +25,7 @@ inline Vec zero() { return {_mm512_setzero_ps()}; }
 inline Vec broadcast(float x) { return {_mm512_set1_ps(x)}; }
 inline Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
 inline void store(float* p, Vec a) { _mm512_storeu_ps(p, a.value); }
-/// Widens the first or second of sixteen bfloat16 pairs (PanelWeight).
+/// The first or second of sixteen bfloat16 pairs (PanelWeight).
 inline Vec load_first_of_pairs(const std::uint32_t* p) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16))};
 }
@@ -33,7 +33,7 @@ inline Vec load_second_of_pairs(const std::uint32_t* p) {
   const __m512i mask = _mm512_set1_epi32(static_cast<int>(0xFFFF0000U));
   return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), mask))};
 }
-/// Reads lanes from `count` (0 … 16) on as `fill` and does not access their memory.
+/// Lanes from `count` (0 … 16) on read as `fill`; their memory is not accessed.
 inline Vec load_first(const float* p, std::int64_t count, Vec fill) {
   return {_mm512_mask_loadu_ps(fill.value, first_lanes(count), p)};
 }
@@ -46,11 +46,11 @@ inline Vec widen(__m256i sixteen) {
 inline Vec load(const BFloat16* p) {
   return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
-/// Reads lanes from `count` on as 0.
+/// Lanes from `count` on read as 0.
 inline Vec load_first(const BFloat16* p, std::int64_t count) {
   return widen(_mm256_maskz_loadu_epi16(first_lanes(count), p));
 }
-/// Rounds as to_bfloat16.
+/// As to_bfloat16.
 inline __m256i round_to_bfloat16(Vec a) {
   const __m512i bits = _mm512_castps_si512(a.value);
   const __m512i upper = _mm512_srli_epi32(bits, 16);
@@ -67,7 +67,7 @@ inline void store(BFloat16* p, Vec a) {
 inline void store_first(BFloat16* p, Vec a, std::int64_t count) {
   _mm256_mask_storeu_epi16(p, first_lanes(count), round_to_bfloat16(a));
 }
-/// Returns a in the first `count` lanes, b in the others.
+/// a in the first `count` lanes, b in the others.
 inline Vec select_first(Vec a, Vec b, std::int64_t count) {
   return {_mm512_mask_blend_ps(first_lanes(count), b.value, a.value)};
 }
@@ -76,8 +76,8 @@ inline Vec operator-(Vec a, Vec b) { return {_mm512_sub_ps(a.value, b.value)}; }
 inline Vec operator*(Vec a, Vec b) { return {_mm512_mul_ps(a.value, b.value)}; }
 inline Vec operator/(Vec a, Vec b) { return {_mm512_div_ps(a.value, b.value)}; }
 inline Vec fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.value, b.value, c.value)}; }
-/// Each lane holds two bfloat16, the even one in the lower half. Returns (sum + odd·odd) +
-/// even·even by FMA. The instruction also flushes denormals to 0.
+/// (sum + odd·odd) + even·even by FMA, for two bfloat16 per lane, the even one in the lower half.
+/// The instruction flushes denormals to 0.
 inline Vec fma_pairs(Vec a, Vec b, Vec sum) {
 #ifdef __AVX512BF16__
   return {_mm512_dpbf16_ps(sum.value, reinterpret_cast<__m512bh>(a.value),
@@ -95,18 +95,18 @@ inline Vec fma_pairs(Vec a, Vec b, Vec sum) {
 #endif
 }
 inline Vec sqrt(Vec a) { return {_mm512_sqrt_ps(a.value)}; }
-/// Returns b if an operand is NaN.
+/// b if an operand is NaN.
 inline Vec maximum(Vec a, Vec b) { return {_mm512_max_ps(a.value, b.value)}; }
 inline Vec minimum(Vec a, Vec b) { return {_mm512_min_ps(a.value, b.value)}; }
 inline Vec round_to_integer(Vec a) {
   return {_mm512_roundscale_ps(a.value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
-/// Returns 2^n for integral n in −126 … 127.
+/// 2^n for integral n in −126 … 127.
 inline Vec power_of_two(Vec n) {
   const __m512i biased = _mm512_add_epi32(_mm512_cvtps_epi32(n.value), _mm512_set1_epi32(127));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(biased, 23))};
 }
-/// Returns +0 if x < bound, else a (also for NaN in x).
+/// +0 if x < bound, else a (also for NaN in x).
 inline Vec zero_below(Vec x, Vec bound, Vec a) {
   const __mmask16 keep = _mm512_cmp_ps_mask(x.value, bound.value, _CMP_NLT_UQ);
   return {_mm512_maskz_mov_ps(keep, a.value)};

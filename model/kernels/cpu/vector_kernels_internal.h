@@ -1,8 +1,7 @@
 #pragma once
 
-/// Tables of the CPU kernels' vector loops for AVX2 + FMA, AVX-512, and AVX-512 with BF16. Bits are
-/// equal except for denormals in pair_product. All are single-threaded, never throw and never
-/// allocate.
+/// Vector loops of the CPU kernels for AVX2 + FMA, AVX-512, and AVX-512 with BF16. Bits are equal
+/// except for denormals in pair_product. Single-threaded; never throw or allocate.
 
 #include <cstdint>
 
@@ -11,40 +10,39 @@
 
 namespace jforge {
 
-/// Keys scored together by attention; tiles begin at multiples of it in logical order.
+/// Keys scored together by attention.
 inline constexpr std::int64_t kKeyTile = 64;
 /// Floats in a vector; columns of a weight panel.
 inline constexpr std::int64_t kLanes = 16;
 
 /// c[r][n] (= or +=) Σ_k a[r][k] · b[k][n], k ascending by FMA, then + bias[n]. Column n lies in
-/// panel n / 16. The order of addition does not depend on blocking.
+/// panel n / 16. Blocking does not change the order.
 struct TileProduct {
   const float* a = nullptr;
   std::int64_t a_row = 0;    ///< Distance of rows; a_row or a_depth must be 1.
   std::int64_t a_depth = 1;  ///< Distance of steps in k.
   const float* b = nullptr;  ///< Full panels of 16 columns must be readable.
-  /// Instead of b, with a_depth 1: words of two bfloat16 steps in k, the first in the lower half.
-  /// An odd depth's last word holds one.
+  /// Instead of b, with a_depth 1: words of two bfloat16 steps, the first in the lower half.
   const std::uint32_t* b_pairs = nullptr;
   std::int64_t b_panel = 0;  ///< Distance of panels.
-  std::int64_t b_depth = 0;  ///< Distance of steps in k, or of pairs.
+  std::int64_t b_depth = 0;  ///< Distance of steps, or of pairs.
   float* c = nullptr;
   std::int64_t c_row = 0;
   std::int64_t rows = 0;
   std::int64_t columns = 0;  ///< The last panel may be partial.
   std::int64_t depth = 0;
-  bool accumulate = false;      ///< Begin from c instead of 0.
+  bool accumulate = false;
   const float* bias = nullptr;  ///< [columns] or null.
-  /// b is read once from memory, so prefetch it; a_depth must be 1. b_pairs are always streamed.
+  /// b is read once from memory; a_depth must be 1. b_pairs always are.
   bool streamed = false;
-  /// First of the panels streamed next, to prefetch; null: unknown.
+  /// The panels to prefetch; may be null.
   const void* b_next = nullptr;
 };
 
 /// c[r][n] (= or +=) Σ_k a[r][k] · b[k][n] of bfloat16 in float32, then + bias[n], then rounded
-/// once into `rounded` if given. Steps 2i and 2i + 1 of k form a pair; pairs are added in ascending
-/// order, the odd step first, by FMA. Bits do not depend on blocking or the instruction set, except
-/// that AVX-512 BF16 flushes denormals to 0. Distances are in elements.
+/// once into `rounded` if given. Steps 2i and 2i + 1 form a pair; pairs are added in ascending
+/// order, the odd step first, by FMA. Bits depend neither on blocking nor on the instruction set,
+/// except that AVX-512 BF16 flushes denormals to 0. Distances are in elements.
 struct PairProduct {
   const BFloat16* a = nullptr;
   std::int64_t a_row = 0;       ///< Distance of rows.
@@ -52,20 +50,19 @@ struct PairProduct {
   const BFloat16* b = nullptr;  ///< Panels [pairs][16][2]; full ones must be readable.
   std::int64_t b_panel = 0;     ///< Distance of panels.
   float* c = nullptr;           ///< May be null with `rounded` and without `accumulate`.
-  BFloat16* rounded = nullptr;  ///< Receives the result instead of c, if not null.
-  std::int64_t c_row = 0;       ///< Distance of rows of c and `rounded`.
+  BFloat16* rounded = nullptr;  ///< Result instead of c, if not null.
+  std::int64_t c_row = 0;       ///< Of c and `rounded`.
   std::int64_t rows = 0;
-  std::int64_t columns = 0;         ///< The last panel may be partial.
-  std::int64_t depth = 0;           ///< Steps; b is 0 after an odd depth.
-  bool accumulate = false;          ///< Begin from c instead of 0.
-  const BFloat16* start = nullptr;  ///< If not null, begin from here (rows as c).
+  std::int64_t columns = 0;  ///< The last panel may be partial.
+  std::int64_t depth = 0;    ///< Steps; b is 0 after an odd depth.
+  bool accumulate = false;
+  const BFloat16* start = nullptr;  ///< Begin from here instead of c, if not null.
   const float* bias = nullptr;      ///< [columns] or null.
 };
 
-/// Running softmax of one query over key tiles.
 struct SoftmaxState {
   float maximum = 0;
-  float sums[kLanes] = {};  ///< Σ exp by lane (key position mod 16).
+  float sums[kLanes] = {};  ///< By lane (key position mod 16).
 };
 
 struct VectorKernels {
@@ -76,16 +73,15 @@ struct VectorKernels {
                          std::int64_t dim, std::int64_t padded_dim, std::int64_t first,
                          float* panels);
   void (*pair_product)(const PairProduct&);
-  /// `count` rows of `depth` bfloat16 become the columns of panels [count / 16][⌈depth /
-  /// 2⌉][16][2], zero after an odd depth. Columns from `count` on stay.
+  /// `count` rows of `depth` bfloat16 become columns of panels [count / 16][⌈depth / 2⌉][16][2],
+  /// zero after an odd depth. Other columns stay.
   void (*pair_columns)(const BFloat16* source, std::int64_t stride, std::int64_t count,
                        std::int64_t depth, BFloat16* panels);
-  /// y = x, exactly.
   void (*widen)(const BFloat16* x, float* y, std::int64_t count);
-  /// y = x rounded to nearest even (to_bfloat16). y may begin at x's memory.
+  /// To nearest even (to_bfloat16). y may begin at x's memory.
   void (*round)(const float* x, BFloat16* y, std::int64_t count);
   /// scores[0 … visible) become exp(score − new maximum), the rest of the tile 0. Returns the
-  /// factor for the sums accumulated before.
+  /// factor for earlier sums.
   float (*softmax_step)(float* scores, std::int64_t visible, SoftmaxState& state);
   float (*softmax_sum)(const SoftmaxState& state);
   /// scores become p = exp(scores − log_sum_exp), dp becomes p·(dp − delta); both 0 from `visible`
@@ -113,7 +109,7 @@ struct VectorKernels {
   void (*swiglu_backward)(const float* dy, const float* gate, const float* up, float* gate_gradient,
                           float* up_gradient, std::int64_t count);
   float (*maximum)(const float* x, std::int64_t count);
-  /// Returns the first index of the largest element, −1 if an element is NaN.
+  /// Returns the first maximum's index, −1 for NaN.
   std::int64_t (*first_maximum)(const float* x, std::int64_t count, float* value);
   /// Σ exp(x − shift), partial sums in double.
   double (*exp_sum)(const float* x, std::int64_t count, float shift);

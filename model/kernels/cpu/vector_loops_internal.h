@@ -1,7 +1,7 @@
 #pragma once
 
-/// Row-wise, softmax, loss and optimizer loops, and the table of all. Compiled per instruction set
-/// after vec_*_internal.h, with internal linkage (see vector_product_internal.h).
+/// Row-wise, softmax, loss and optimizer loops, compiled per instruction set (see
+/// vector_product_internal.h).
 
 #include "model/kernels/cpu/vector_kernels_internal.h"
 #include "model/kernels/cpu/vector_pairs_internal.h"
@@ -33,8 +33,8 @@ inline float reduce_maximum(Vec a) {
 
 inline float first_lane(Vec a) { return _mm_cvtss_f32(_mm256_castps256_ps128(low_half(a))); }
 
-/// Returns e^x within 2 ulps: Cody–Waite reduction by ln 2, then the polynomial of Cephes' expf.
-/// Subnormal results are 0, arguments above 88 saturate, NaN stays NaN.
+/// e^x within 2 ulps: Cody–Waite reduction by ln 2, then Cephes' polynomial for expf. Subnormal
+/// results are 0, arguments above 88 saturate, NaN stays NaN.
 inline Vec exponential(Vec x) {
   const Vec lowest = broadcast(-87.33654F);
   const Vec clamped = minimum(broadcast(88.02F), maximum(lowest, x));
@@ -50,7 +50,6 @@ inline Vec exponential(Vec x) {
   return zero_below(x, lowest, y * power_of_two(n));
 }
 
-/// Calls body(offset, lanes) for each full vector and once for the rest.
 template <class Body>
 inline void for_vectors(std::int64_t count, Body body) {
   std::int64_t i = 0;
@@ -132,7 +131,7 @@ void add(const float* x, float* y, std::int64_t count) {
   });
 }
 
-/// Sums in four independent vectors; the order depends only on `count`.
+/// The order of addition depends only on `count`.
 template <class Term>
 inline float ordered_sum(std::int64_t count, Term accumulate) {
   Vec sums[4] = {zero(), zero(), zero(), zero()};

@@ -1,7 +1,7 @@
 #pragma once
 
-/// The bfloat16 product (PairProduct), its column packing, and row conversion. Compiled per
-/// instruction set, with internal linkage (see vector_product_internal.h).
+/// The bfloat16 product (PairProduct), its column packing, and row conversion, compiled per
+/// instruction set (see vector_product_internal.h).
 
 #include "model/kernels/cpu/vector_kernels_internal.h"
 #include "model/kernels/cpu/vector_product_internal.h"
@@ -21,7 +21,7 @@ inline void store_lanes(BFloat16* p, Vec a, std::int64_t lanes) {
   }
 }
 
-/// Loads the pair at p, which may be unaligned, into every lane.
+/// `p` may be unaligned.
 inline Vec broadcast_pair(const BFloat16* p) {
   float pair;
   __builtin_memcpy(&pair, p, sizeof(pair));
@@ -51,7 +51,6 @@ inline void pairs_step(const BFloat16* a, std::int64_t a_row, const BFloat16* b,
   }
 }
 
-/// Computes R rows by P panels in registers over the whole depth.
 template <int R, int P>
 inline void pairs_block(const PairProduct& t, std::int64_t row, std::int64_t column) {
   const std::int64_t left = t.columns - column - (P - 1) * kLanes;
@@ -67,7 +66,7 @@ inline void pairs_block(const PairProduct& t, std::int64_t row, std::int64_t col
       sums[r][p] = t.start != nullptr ? load_lanes(t.start + i, lanes)
                    : t.accumulate     ? load_first(t.c + i, lanes, zero())
                                       : zero();
-      // Prefetches the next rows' results, which may be far away.
+      // Prefetches the next rows' results.
       if (t.rounded == nullptr) {
         _mm_prefetch(t.c + i + R * t.c_row, _MM_HINT_T0);
       } else {
@@ -105,8 +104,8 @@ inline void pairs_block(const PairProduct& t, std::int64_t row, std::int64_t col
   }
 }
 
-/// Multiplies groups of P panels from `column` on; returns the column where it stopped. A group
-/// stays cached while all rows pass over it.
+/// A group of P panels stays cached while all rows pass over it. Returns the column where it
+/// stopped.
 template <int P>
 inline std::int64_t pairs_groups(const PairProduct& t, std::int64_t column) {
   for (; t.columns - column > (P - 1) * kLanes; column += P * kLanes) {

@@ -1,7 +1,7 @@
 #pragma once
 
-/// The product loop (TileProduct) and the transposition of key tiles. Compiled per instruction set,
-/// with internal linkage, so that baseline code never links a function for a newer processor.
+/// The product loop (TileProduct) and transposition of key tiles. Compiled per instruction set with
+/// internal linkage, so that baseline code never links functions for newer processors.
 
 #include "model/kernels/cpu/vector_kernels_internal.h"
 
@@ -10,12 +10,10 @@ namespace {
 using jforge::kLanes;
 using jforge::TileProduct;
 
-/// Layout of the operands: a_row is 1; a_depth is 1; a_depth is 1 and b is streamed, as floats or
-/// as pairs.
+/// a_row is 1; a_depth is 1; a_depth is 1 and b is streamed, as floats or as pairs.
 enum class Operands : std::uint8_t { rows_adjacent, depth_adjacent, streamed, pairs };
 constexpr bool streams(Operands operands) { return operands >= Operands::streamed; }
 
-/// sums += a[r] · weights, one step in k.
 template <int R, int P>
 inline void product_step(const float* a, std::int64_t a_row, const Vec (&weights)[P],
                          Vec (&sums)[R][P]) {
@@ -29,9 +27,8 @@ inline void product_step(const float* a, std::int64_t a_row, const Vec (&weights
   }
 }
 
-/// Returns the prefetch distance in words, for steps of `step` words. Near the panels' ends it
-/// reaches the next group, which hardware prefetch would miss. A decoded token waits only for these
-/// panels.
+/// Prefetch distance in words. Near the panels' ends it reaches the next group, which hardware
+/// prefetch would miss.
 template <int P>
 inline std::int64_t distance_ahead(std::int64_t steps_left, std::int64_t step,
                                    std::int64_t b_panel) {
@@ -40,7 +37,7 @@ inline std::int64_t distance_ahead(std::int64_t steps_left, std::int64_t step,
 }
 
 /// Two panels of the next group. Each tile of rows fetches a line of both per line that it reads,
-/// so that all tiles together fetch the group and memory stays busy.
+/// so that memory stays busy.
 struct NextPanels {
   const void* lines[2];
 
@@ -51,7 +48,6 @@ struct NextPanels {
   }
 };
 
-/// Takes all steps in k; `b` is the first panel.
 template <int R, int P, Operands kOperands>
 inline void product_depth(const TileProduct& t, const float* a, const float* b,
                           const NextPanels& next, Vec (&sums)[R][P]) {
@@ -114,7 +110,7 @@ inline void product_depth(const TileProduct& t, const float* a, const std::uint3
   }
 }
 
-/// Computes R rows by P panels in registers over the whole depth.
+/// R rows by P panels in registers over the whole depth.
 template <int R, int P, Operands kOperands, class Weight>
 inline void product_block(const TileProduct& t, const float* a, const Weight* b, float* c,
                           const float* bias, std::int64_t last_columns, const NextPanels& next) {
@@ -127,7 +123,7 @@ inline void product_block(const TileProduct& t, const float* a, const Weight* b,
       sums[r][p] = t.accumulate ? load_first(c + r * t.c_row + p * kLanes, width, zero()) : zero();
     }
   }
-  // Prefetches the next rows' sums, which may be far away.
+  // Prefetches the next rows' sums.
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
@@ -162,7 +158,6 @@ inline const auto* panels_of(const TileProduct& t) {
   }
 }
 
-/// Multiplies all rows by P panels from column `column` on.
 template <int P, Operands kOperands>
 inline void product_rows(const TileProduct& t, std::int64_t row, std::int64_t rows,
                          std::int64_t column, const NextPanels& next) {
@@ -204,9 +199,8 @@ inline void product_rows(const TileProduct& t, std::int64_t row, std::int64_t ro
   }
 }
 
-/// Multiplies groups of P panels from `column` on; returns the column where it stopped. A group
-/// stays cached while all rows pass over it, in tiles of up to kRows rows and nearly equal size,
-/// because a small remainder would read the panels once more.
+/// A group of P panels stays cached while all rows pass over it, in tiles of nearly equal size,
+/// because a small remainder would read the panels once more. Returns the column where it stopped.
 template <int P, Operands kOperands, int kRows = kTileRows>
 inline std::int64_t product_groups(const TileProduct& t, std::int64_t column) {
   const std::int64_t tiles = (t.rows + kRows - 1) / kRows;
@@ -220,8 +214,7 @@ inline std::int64_t product_groups(const TileProduct& t, std::int64_t column) {
     std::int64_t row = 0;
     for (std::int64_t tile = 0; tile < tiles; ++tile) {
       const std::int64_t rows = least + (tile < larger ? 1 : 0);
-      // A single tile is memory-bound and prefetches for itself; prefetching cached lines costs
-      // nothing.
+      // A single tile is memory-bound and prefetches for itself.
       NextPanels next{{group, group}};
       const std::int64_t first = P * tile / tiles;
       const std::int64_t last = P * (tile + 1) / tiles - 1;
@@ -244,7 +237,7 @@ inline void product(const TileProduct& t) {
     column = product_groups<tile_panels(2), kOperands>(t, column);
   }
   if constexpr (streams(kOperands) && wide_tile_panels() > 0) {
-    // One pass over the panels instead of two: so few rows are memory-bound.
+    // One pass over the panels: so few rows are memory-bound.
     if (kTileRows < t.rows && t.rows <= kWideTileRows) {
       column = product_groups<wide_tile_panels(), kOperands, kWideTileRows>(t, column);
       product_groups<1, kOperands, kWideTileRows>(t, column);
@@ -270,7 +263,6 @@ void tile_product(const TileProduct& t) {
   }
 }
 
-/// Transposes 8×8 floats to rows of `target`.
 inline void transpose_lines(__m256 (&r)[8], float* target, std::int64_t target_stride) {
   __m256 s[8];
   for (int i = 0; i < 8; i += 2) {

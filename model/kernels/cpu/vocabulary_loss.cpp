@@ -1,5 +1,4 @@
-/// Output projection and both losses in one pass (METHOD.md §4), in chunks of rows that bound the
-/// logits.
+/// Output projection and both losses in one pass (METHOD.md §4), in chunks of rows.
 
 #include <algorithm>
 #include <cmath>
@@ -31,8 +30,7 @@ struct CpuKernelSet::LossChunk {
   VocabularyLossSums sums{};
 };
 
-/// Computes every item's loss terms and replaces logits of rows with gradient by their gradients,
-/// in the head's type.
+/// Replaces logits of rows with gradient by their gradients, in the head's type.
 void CpuKernelSet::loss_terms(LossChunk& chunk, float* logits) {
   // Not a structured binding: a lambda in a parallel region captures them.
   auto& placed = chunk.placed.placement;

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Shared parts of the lane attention kernels (forward, decoding, backward).
+/// Shared parts of the lane attention kernels.
 
 #include "model/kernels/cuda/cuda_kernel_set_internal.h"
 
@@ -8,23 +8,22 @@ namespace jforge {
 
 inline constexpr std::int64_t kAttentionLanes = 128;
 
-/// Largest heads, in the largest group, for which every kernel here fits kMostSharedBytes. A device
-/// may refuse larger ones.
+/// Largest heads, in the largest group, that fit kMostSharedBytes.
 inline constexpr HeadShape kLargestHeads{kMostQueries, 1, 256};
 
-/// Returns the shared memory of a forward block of packed attention with this many queries.
+/// Shared memory of a forward block.
 [[nodiscard]] std::int64_t forward_shared_bytes(const HeadShape& heads, std::int64_t queries);
 
-/// Stride of a query's scores: odd, so that lanes that read different queries use different banks.
+/// Stride of a query's scores; odd, to avoid bank conflicts.
 inline constexpr std::int64_t kScoreStride = kTileKeys + 1;
 
-/// Row of the key tensor, or of the slot, that holds logical key `key`.
+/// Row that holds logical key `key`.
 [[nodiscard]] JFORGE_DEVICE inline std::int64_t key_row(const QueryTile& block, std::int64_t key) {
   return key < block.first_count ? block.first_key + key
                                  : block.second_key + key - block.first_count;
 }
 
-/// Maps a row of the block's slot to the key tensor; identity without a page table.
+/// Maps a slot's row to the key tensor; identity without a page table.
 [[nodiscard]] JFORGE_DEVICE inline std::int64_t paged_row(const std::int32_t* pages,
                                                           const QueryTile& block,
                                                           std::int64_t row) {
@@ -33,7 +32,7 @@ inline constexpr std::int64_t kScoreStride = kTileKeys + 1;
                                 row % kCachePageRows;
 }
 
-/// Offset of query i of a block: head i % group of row i / group.
+/// Query i of a block is head i % group of row i / group.
 [[nodiscard]] JFORGE_DEVICE inline std::int64_t query_offset(const HeadShape& shape,
                                                              std::int64_t row_begin,
                                                              std::int64_t key_head,
@@ -42,7 +41,7 @@ inline constexpr std::int64_t kScoreStride = kTileKeys + 1;
          (key_head * shape.group() + i % shape.group()) * shape.dim;
 }
 
-/// The same query's index in a [T, H] tensor.
+/// Index in a [T, H] tensor.
 [[nodiscard]] JFORGE_DEVICE inline std::int64_t query_index(const HeadShape& shape,
                                                             std::int64_t row_begin,
                                                             std::int64_t key_head, std::int64_t i) {
@@ -60,8 +59,7 @@ inline constexpr std::int64_t kScoreStride = kTileKeys + 1;
   return sum;
 }
 
-/// Stride of a tile's rows: odd for even D, so that lanes that read a column of adjacent rows use
-/// different banks.
+/// Stride of a tile's rows; odd for even D, to avoid bank conflicts.
 [[nodiscard]] JFORGE_DEVICE_AND_HOST constexpr std::int64_t tile_stride(const HeadShape& shape) {
   return shape.dim + 1;
 }

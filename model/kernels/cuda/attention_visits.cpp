@@ -37,7 +37,7 @@ void AttentionVisits::place(const PackedLayout& layout, std::int64_t group,
 void AttentionVisits::place_rows(const PackedLayout& layout) {
   rows_.assign(at(divide_up(layout.num_rows, kQueryTileRows) * kQueryTileRows), RowKeys{});
   for (const AttentionSegment& segment : layout.segments) {
-    // Joins a prefix that ends where the run begins: one interval, fewer masks.
+    // Joins a prefix with the run that follows it: fewer masks.
     const bool joined = segment.prefix_end == segment.causal_begin;
     const std::int64_t causal_begin = joined ? segment.prefix_begin : segment.causal_begin;
     const std::int64_t prefix_end = joined ? segment.prefix_begin : segment.prefix_end;
@@ -48,8 +48,7 @@ void AttentionVisits::place_rows(const PackedLayout& layout) {
   }
 }
 
-/// Notes what rows [row_begin, row_end) of a strip see. Rows with equal intervals are handled
-/// together.
+/// Notes what a strip's rows see, together for rows with equal intervals.
 void AttentionVisits::note_strip(std::int64_t row_begin, std::int64_t row_end, unsigned strip) {
   const std::uint32_t own = 1U << strip;
   const auto note = [&](std::int64_t first_key, std::int64_t last_key, auto complete_rows) {
@@ -107,13 +106,13 @@ void AttentionVisits::place_query_tiles(std::int64_t num_rows) {
 }
 
 void AttentionVisits::place_key_tiles() {
-  // Counts, then begins, then the visits: strips come in ascending order.
+  // Counts, then begins, then visits.
   constexpr std::int32_t kVisits = kKeyTileRows / kVisitKeys;
   key_tiles_.assign(at(divide_up(std::ssize(seen_), kVisits)), TileWork{});
   const auto each_strip = [&](auto use) {
     for (const TileWork& query_tile : query_tiles_) {
       for (std::int32_t i = query_tile.begin; i < query_tile.end;) {
-        // Visits to one tile: seen if any is, complete if all are.
+        // Seen if any visit is, complete if all are.
         const std::int32_t tile = key_visits_[at(i)].place / kVisits;
         std::uint32_t any = 0;
         std::uint32_t all = ~0U;

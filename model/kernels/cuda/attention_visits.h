@@ -1,9 +1,8 @@
 #pragma once
 
 /// Which key tiles the rows of a packed batch visit in tensor-core attention. A strip of 32 rows is
-/// one warp's; four strips of any segments make a query tile. Rows visit 32 keys at a time; key
-/// gradients are computed by tiles of 64 keys. A strip skips keys that none of its rows sees; keys
-/// that all its rows see need no mask.
+/// one warp's; four strips make a query tile. Rows visit 32 keys at a time; key gradients use tiles
+/// of 64. Strips skip keys that no row sees; keys that all rows see need no mask.
 
 #include <cstdint>
 #include <vector>
@@ -16,10 +15,9 @@ namespace jforge {
 inline constexpr std::int64_t kStripRows = 32;
 inline constexpr std::int64_t kTileStrips = 4;
 inline constexpr std::int64_t kQueryTileRows = kStripRows * kTileStrips;
-/// Keys of a visit.
 inline constexpr std::int64_t kVisitKeys = 32;
 inline constexpr std::int64_t kKeyTileRows = 2 * kVisitKeys;
-/// Keeps the number of strip visits (rows² / 4096 for one causal sequence) in 32 bits.
+/// Keeps the number of strip visits in 32 bits.
 inline constexpr std::int64_t kMostVisitingRows = 1 << 21;
 
 /// A row sees keys [prefix_begin, prefix_end) and [causal_begin, causal_end). Padding rows hold
@@ -33,7 +31,6 @@ struct alignas(16) RowKeys {
   [[nodiscard]] JFORGE_DEVICE_AND_HOST bool sees(std::int32_t key) const {
     return (prefix_begin <= key && key < prefix_end) || (causal_begin <= key && key < causal_end);
   }
-  /// True only for padding rows.
   [[nodiscard]] JFORGE_DEVICE_AND_HOST bool sees_nothing() const { return causal_end == 0; }
 };
 
@@ -51,13 +48,11 @@ struct KeyVisit {
   }
 };
 
-/// A strip that sees keys of a tile of kKeyTileRows.
 struct StripVisit {
   std::int32_t strip = 0;
   std::int32_t complete = 0;  ///< 1: all its rows see all keys of the tile.
 };
 
-/// A block's tile and its visits [begin, end).
 struct TileWork {
   std::int32_t tile = 0;
   std::int32_t begin = 0;
@@ -67,8 +62,8 @@ struct TileWork {
   [[nodiscard]] std::int64_t order() const { return tile; }
 };
 
-/// A block's share of a key tile's gradient. The tile's steps are its visits [begin, end) for each
-/// query head of a group in turn; the block takes steps [first_step, last_step).
+/// A block's share of a key tile's gradient: steps [first_step, last_step) of visits [begin, end)
+/// for each query head of a group in turn.
 struct KeyWork {
   std::int32_t tile = 0;
   std::int32_t begin = 0;
@@ -81,27 +76,26 @@ struct KeyWork {
   [[nodiscard]] std::int64_t order() const { return (std::int64_t{tile} << 32) + first_step; }
 };
 
-/// A key tile whose steps are cut into parts [first_part, last_part).
+/// A key tile whose steps are cut into parts.
 struct SplitTile {
   std::int32_t tile = 0;
   std::int32_t first_part = 0;
   std::int32_t last_part = 0;
 };
 
-/// Visits on the host, in ascending order; blocks with most visits come first, so that no long
-/// block starts last. Because early keys are seen by many more rows, steps are cut into parts:
-/// about kKeyBlocks blocks of similar length over all key heads. Parts depend only on layout and
+/// Visits in ascending order; the longest blocks come first. Because early keys are seen by more
+/// rows, steps are cut into about kKeyBlocks blocks of similar length, depending only on layout and
 /// heads. Memory is reused.
 class AttentionVisits {
  public:
-  /// Two to four times the resident blocks of devices with 108 to 132 multiprocessors.
+  /// Two to four times the resident blocks of 108 to 132 multiprocessors.
   static constexpr std::int64_t kKeyBlocks = 768;
-  /// Minimum steps of a part, because its sums cost as much as a few steps.
+  /// Minimum steps of a part, whose sums cost a few steps.
   static constexpr std::int64_t kLeastSteps = 16;
 
   void place(const PackedLayout& layout, std::int64_t group, std::int64_t key_heads);
 
-  /// Padded with rows that see nothing to full query tiles.
+  /// Padded to full query tiles.
   [[nodiscard]] const std::vector<RowKeys>& rows() const noexcept { return rows_; }
   [[nodiscard]] const std::vector<TileWork>& query_tiles() const noexcept { return query_tiles_; }
   [[nodiscard]] const std::vector<KeyVisit>& key_visits() const noexcept { return key_visits_; }
@@ -121,7 +115,6 @@ class AttentionVisits {
   void place_key_work(std::int64_t group, std::int64_t key_heads);
   void note_strip(std::int64_t row_begin, std::int64_t row_end, unsigned strip);
 
-  /// What the current query tile sees of a visit's keys.
   struct Seen {
     std::int32_t complete_rows = 0;  ///< Of the current strip.
     std::uint32_t strips = 0;

@@ -21,7 +21,7 @@
 #if defined(__CUDACC__)
 #define JFORGE_DEVICE __device__
 #define JFORGE_DEVICE_AND_HOST __host__ __device__
-/// For loops with constant indices, so that indexed arrays stay in registers.
+/// Keeps indexed arrays in registers.
 #define JFORGE_UNROLL _Pragma("unroll")
 #else
 #define JFORGE_DEVICE
@@ -31,14 +31,12 @@
 
 namespace jforge {
 
-/// Granularity of a block's shared memory.
 inline constexpr std::int64_t kSharedAlignment = 16;
-/// Shared memory that a block may use: an A100's (sm_80). With less (99 KiB on sm_86 and sm_89)
-/// attention uses smaller tiles (DeviceQueue::most_shared_bytes), and kernels that need more are
-/// refused (expect_shared_memory).
+/// Shared memory of a block: an A100's (sm_80). With less (sm_86, sm_89) attention uses smaller
+/// tiles (DeviceQueue::most_shared_bytes); kernels that need more are refused
+/// (expect_shared_memory).
 inline constexpr std::int64_t kMostSharedBytes = 163 << 10;
 
-/// Returns the bytes that shared<T>(count) takes.
 template <class T>
 [[nodiscard]] JFORGE_DEVICE_AND_HOST constexpr std::int64_t shared_size(std::int64_t count) {
   return (count * static_cast<std::int64_t>(sizeof(T)) + kSharedAlignment - 1) / kSharedAlignment *
@@ -50,7 +48,6 @@ template <class T>
   return (count + unit - 1) / unit;
 }
 
-/// Calls element(i) for i in [0, count), each on one lane.
 template <class Element>
 struct ForElements {
   Element element;

@@ -1,8 +1,7 @@
 #pragma once
 
 /// Shared parts of cached attention on lanes and on tensor cores: each split of kSplitKeys keys has
-/// its own softmax; a row's splits are merged in order, by the block that has them all or by
-/// another kernel.
+/// its own softmax; a row's splits are merged in order.
 
 #include <cmath>
 
@@ -11,19 +10,18 @@
 
 namespace jforge {
 
-/// Undivided softmax of some keys: Σ exp(score − maximum), beside the equally weighted value sums.
-/// Any maximum that keeps the sum finite is valid.
+/// Softmax of some keys before the division: Σ exp(score − maximum). Any maximum that keeps the sum
+/// finite is valid.
 struct SoftmaxPart {
   float maximum;
   float sum;
 };
 
-/// Factors that merge two parts' sums.
 struct Merge {
   float before;
   float added;
 
-  /// Merges `other` into `part`; the caller merges the value sums.
+  /// Merges `other` into `part`.
   JFORGE_DEVICE static Merge of(SoftmaxPart& part, const SoftmaxPart& other) {
     const float maximum = fmaxf(part.maximum, other.maximum);
     const Merge merge{expf(part.maximum - maximum), expf(other.maximum - maximum)};
@@ -35,14 +33,13 @@ struct Merge {
   }
 };
 
-/// Parts of rows shared by several blocks: for part p and head h, the softmax at p · heads + h and
-/// the value sums [D] there.
+/// Of part p and head h, at p · heads + h; sums have D elements.
 struct RowParts {
   SoftmaxPart* softmax;
   float* sums;
 };
 
-/// One launch of cached attention; block index = tile · key heads + key head.
+/// Block index = tile · key heads + key head.
 template <class Elements>
 struct CachedAttentionInputs {
   HeadShape shape;

@@ -1,7 +1,6 @@
 #pragma once
 
-/// target[column] += Σ over rows of term(row, column): rows are added in runs, then the runs, in an
-/// order that depends only on the shape.
+/// target[column] += Σ over rows of term(row, column), in an order that depends only on the shape.
 
 #include "model/kernels/cuda/device_queue.h"
 

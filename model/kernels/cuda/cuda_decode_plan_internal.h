@@ -1,7 +1,6 @@
 #pragma once
 
-/// A decoding batch's index data for CUDA kernels: one block of words, copied to the device once
-/// per forward in queue order.
+/// A decoding batch's index data for CUDA kernels: one block of words, copied once per forward.
 
 #include <array>
 #include <cstdint>
@@ -14,9 +13,9 @@
 
 namespace jforge {
 
-/// Queries of adjacent rows that share keys, against all keys or one split: the work of one block
-/// (a few for large heads) per key head. Key j in logical order (ascending position) lies in the
-/// slot's row j if j < fork, else fork_row + j − fork. All zero: no work.
+/// Queries of adjacent rows that share keys, against all keys or one split: a block's work per key
+/// head. Logical key j lies in the slot's row j if j < fork, else fork_row + j − fork. All zero: no
+/// work.
 struct DecodeTile {
   std::int32_t row_begin = 0;
   std::int32_t rows = 0;
@@ -28,30 +27,26 @@ struct DecodeTile {
   std::int32_t whole = 0;       ///< 1: takes all keys; the block merges the splits itself.
 };
 
-/// Keys per split, from multiples of it in logical order. A row's splits are merged in order,
-/// whoever computed them.
+/// Keys per split. A row's splits are merged in order.
 inline constexpr std::int64_t kSplitKeys = 128;
 /// Batches up to kMostPadded rows are padded to a power of two, larger ones to a multiple of
-/// kPaddedRows, which wastes less than a quarter: there time grows with rows.
+/// kPaddedRows, because there time grows with rows.
 inline constexpr std::int64_t kMostPadded = 256;
 inline constexpr std::int64_t kPaddedRows = 64;
-/// Larger batches are neither padded nor recorded: they rarely repeat, and launches are cheap
-/// compared to their arithmetic.
+/// Larger batches are neither padded nor recorded: they rarely repeat.
 inline constexpr std::int64_t kMostRecorded = 640;
-/// Blocks that keep a device busy: two per multiprocessor of an H100.
+/// Two per multiprocessor of an H100.
 inline constexpr std::int64_t kBusyBlocks = 264;
-/// Maximum parts (of rows and heads) kept, 136 MB with heads of 128; beyond, blocks merge the
-/// splits themselves.
+/// Maximum parts (of rows and heads); beyond, blocks merge the splits.
 inline constexpr std::int64_t kMostParts = 1 << 18;
 
-/// The keys of a launch's tiles.
 struct TileKeys {
   std::int64_t tiles = 0;
   std::int64_t longest = 0;
   std::int64_t all = 0;
 };
-/// Returns whether each split gets its own block: if whole tiles would leave the device idle or
-/// waiting for the longest one, and the parts fit.
+/// Whether each split gets a block: if whole tiles would leave the device idle or waiting for the
+/// longest one, and the parts fit.
 [[nodiscard]] inline bool splits_keys(const TileKeys& keys, const AttentionHeads& heads,
                                       std::int64_t parts) noexcept {
   const bool idle = keys.tiles * heads.key_heads < kBusyBlocks;
@@ -59,24 +54,22 @@ struct TileKeys {
   return parts > 0 && parts * heads.heads <= kMostParts && (idle || waits);
 }
 
-/// Maximum queries (rows × heads of a group) of a tensor-core tile.
+/// Maximum queries (rows × heads of a group) of a tile.
 inline constexpr std::int64_t kMostTensorCoreQueries = 64;
 
 class CudaDecodePlan final : public DecodePlan {
  public:
-  /// Appends the addresses of movable memory that decoding launches use.
+  /// Appends the addresses of movable memory that launches use.
   using MovingMemory = std::function<void(std::vector<const void*>& places)>;
   CudaDecodePlan(const AttentionHeads& heads, DType cache, std::int64_t max_rows,
                  DeviceQueue& queue, MovingMemory moving_memory, MemoryAccount& account);
 
-  /// Records a padded batch's work when it comes a second time, then replays it unless memory that
-  /// it uses has moved.
+  /// Records a padded batch's work the second time, then replays it unless memory has moved.
   void run(std::int32_t step, const std::function<void()>& work) override;
   [[nodiscard]] std::int64_t replays() const noexcept override { return replays_; }
 
-  /// Whether cached attention uses tensor cores; never on the emulated device.
+  /// Never on the emulated device.
   [[nodiscard]] bool on_tensor_cores() const noexcept;
-  /// Maximum rows of a tile.
   [[nodiscard]] std::int64_t tile_rows() const noexcept;
 
   struct Queries {
@@ -98,7 +91,6 @@ class CudaDecodePlan final : public DecodePlan {
   [[nodiscard]] std::int64_t num_copies() const noexcept { return num_copies_; }
   [[nodiscard]] const std::int32_t* kept() const noexcept { return kept_; }
   [[nodiscard]] const std::int32_t* pages() const noexcept { return pages_; }
-  /// Returns memory for parts, at least this many floats.
   [[nodiscard]] float* parts(std::int64_t floats) const { return parts_.at_least<float>(floats); }
 
  private:
@@ -114,7 +106,7 @@ class CudaDecodePlan final : public DecodePlan {
     std::size_t first_part_at = 0;
   };
 
-  /// All that a work's launches depend on besides the block's contents.
+  /// All that launches depend on besides the block's contents.
   struct Shapes {
     std::int32_t step = 0;
     std::int64_t rows = 0;
@@ -134,14 +126,14 @@ class CudaDecodePlan final : public DecodePlan {
     bool recorded = false;
     std::uint64_t used = 0;  ///< The last of runs_.
   };
-  /// Maximum remembered works, whose graphs take memory; the least recently used is dropped.
+  /// Maximum remembered works; the least recently used is dropped.
   static constexpr std::size_t kMostWorks = 64;
 
   void place(PlannedRows& rows, PlannedRows& kept) override;
   [[nodiscard]] Shapes shapes(std::int32_t step) const;
   [[nodiscard]] std::int64_t padded(std::int64_t count, std::int64_t most) const;
   [[nodiscard]] std::int64_t padded_parts(std::int64_t parts) const;
-  /// Appends values to the block, filled with `filler` up to `count`; returns their offset.
+  /// Returns the values' offset; fills with `filler` up to `count`.
   std::size_t append(std::span<const std::int32_t> values, std::int64_t count,
                      std::int32_t filler = 0);
   void place_pages();
@@ -158,7 +150,6 @@ class CudaDecodePlan final : public DecodePlan {
   const std::int32_t* pages_ = nullptr;
   const std::int32_t* block_on_device_ = nullptr;
 
-  // Reused host memory.
   HostQueries host_queries_;
   HostQueries host_kept_queries_;
   std::vector<DecodeTile> row_tiles_;
@@ -172,7 +163,7 @@ class CudaDecodePlan final : public DecodePlan {
   StagedArray staged_;
   mutable DeviceScratch parts_;
   std::vector<Work> works_;
-  std::vector<const void*> memory_;  ///< Present addresses.
+  std::vector<const void*> memory_;
   std::int64_t replays_ = 0;
   std::uint64_t runs_ = 0;
   bool cannot_record_ = false;  ///< The device lacked memory.

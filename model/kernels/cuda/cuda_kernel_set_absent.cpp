@@ -1,4 +1,3 @@
-/// cuda_kernel_set.h in a CPU-only build.
 
 #include "model/kernels/cuda/cuda_kernel_set.h"
 #include "runtime/tensor/cuda_memory.h"

@@ -1,7 +1,6 @@
 #pragma once
 
-/// The CUDA KernelSet, one class over several files. Tensors and plans lie on the device. Not
-/// thread-safe.
+/// The CUDA KernelSet, one class over several files. Not thread-safe.
 
 #include <array>
 #include <memory>
@@ -17,19 +16,18 @@
 
 namespace jforge {
 
-/// Rows and columns of the library's matrices are padded to multiples of this, for 16-byte
-/// alignment.
+/// Pads the library's matrices to 16-byte alignment.
 inline constexpr int kProductPadding = 8;
 
 /// A weight padded with zeros. For the library: bfloat16 [N][K], both padded to kProductPadding.
-/// For lanes that own a column each: [⌈K / P⌉][N][P] in 16-byte words, P = 4 float32 or 8 bfloat16.
+/// For lanes that own a column each: [⌈K / P⌉][N][P], P = 4 float32 or 8 bfloat16.
 class DeviceWeight final : public PackedWeight {
  public:
   /// Consecutive weights in one buffer.
   struct Group {
     Buffer storage;
-    std::int64_t rows = 0;    ///< Of all weights.
-    std::int64_t filled = 0;  ///< Of the weights made so far.
+    std::int64_t rows = 0;  ///< Of all weights.
+    std::int64_t filled = 0;
   };
 
   DeviceWeight(std::int64_t rows, std::int64_t columns, DType dtype, bool by_library,
@@ -38,8 +36,8 @@ class DeviceWeight final : public PackedWeight {
     make_group(padded_rows(), account);
     group_->filled = group_->rows;
   }
-  /// Makes a library weight, the first of a group or the one after `after`, whose group has room
-  /// for it.
+  /// Makes a library weight, the first of a group or the one after `after`. Requires: the group has
+  /// room.
   DeviceWeight(std::int64_t rows, std::int64_t columns, std::int64_t group_rows,
                const DeviceWeight* after, MemoryAccount& account)
       : PackedWeight(rows, columns, DType::bfloat16), by_library_(true) {
@@ -51,7 +49,7 @@ class DeviceWeight final : public PackedWeight {
     first_row_ = group_->filled;
     group_->filled += rows;
   }
-  /// Whether tensor cores multiply, so that the input is rounded too.
+  /// Whether tensor cores multiply; the input is rounded too.
   [[nodiscard]] bool by_library() const noexcept { return by_library_; }
   /// K with padding.
   [[nodiscard]] std::int64_t padded_columns() const noexcept {
@@ -94,10 +92,9 @@ struct HeadShape {
   [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t key_stride() const { return key_heads * dim; }
 };
 
-/// Throws InternalError unless `key_heads` divides the heads of q [T, H, D].
 [[nodiscard]] HeadShape check_heads(const ConstTensorView& q, std::int64_t key_heads);
 
-/// Returns planned tokens or positions. Throws InternalError if they are not on the device.
+/// Throws InternalError unless the data are on the device.
 [[nodiscard]] inline const std::int32_t* indices(const ConstTensorView& view) {
   expect(view.device() == DeviceQueue::kDevice, "index data are not on the device");
   return view.data<std::int32_t>();
@@ -113,7 +110,7 @@ struct HeadShape {
   return view.data<double>();
 }
 
-/// Returns the data of a float32 tensor. Throws InternalError for another type or device.
+/// Throws InternalError for another type or device.
 [[nodiscard]] inline const float* floats(const ConstTensorView& view) {
   expect(view.empty() || view.device() == DeviceQueue::kDevice, "tensor is not on the device");
   expect_float32(view, "a tensor of the CUDA kernels");
@@ -125,7 +122,7 @@ struct HeadShape {
   return view.data<float>();
 }
 
-/// Returns the data of a bfloat16 tensor, null if empty. Throws as floats() does.
+/// Null if empty. Throws as floats() does.
 [[nodiscard]] inline BFloat16* bfloat16s(const TensorView& view) {
   if (view.empty()) {
     return nullptr;
@@ -134,8 +131,7 @@ struct HeadShape {
   return view.data<BFloat16>();
 }
 
-/// Returns the elements of a float32 or bfloat16 tensor. Throws InternalError for another type or
-/// device.
+/// Throws InternalError for another type or device.
 [[nodiscard]] inline FloatSource floating(const ConstTensorView& view) {
   expect(view.empty() || view.device() == DeviceQueue::kDevice, "tensor is not on the device");
   expect_floating(view, "a tensor of the CUDA kernels");
@@ -229,13 +225,11 @@ class CudaKernelSet final : public KernelSet {
                      TensorView tokens) override;
 
  private:
-  /// Rotary angles with copies on the device.
   struct DeviceRotary {
     RotaryTable table;
     Buffer cosines;
     Buffer sines;
   };
-  /// A tensor and its content_hash sum.
   struct HashedTensor {
     ConstTensorView x;
     TensorView sum;
@@ -255,29 +249,27 @@ class CudaKernelSet final : public KernelSet {
   void prepare_product(const MatrixProduct& product);
   [[nodiscard]] const void* library_rows(const ConstTensorView& x, const DeviceWeight& weight);
   [[nodiscard]] const void* library_bias(const ConstTensorView& bias, const DeviceWeight& weight);
-  /// Writes y [M, padded N] of type `result`; the bias may be empty.
+  /// y is [M, padded N].
   void multiply_by_library(const ConstTensorView& x, const DeviceWeight& weight,
                            const ConstTensorView& bias, DType result, void* y);
-  /// Multiplies by all weights of a group as by one.
   void multiply_by_group(const ConstTensorView& x, std::span<const Projection> projections);
   [[nodiscard]] bool all_bfloat16(const ConstTensorView& weight);
   /// Handles empty dimensions too.
   void product(const MatrixProduct& product);
-  /// Attention forward without tensor cores, for every element type and shape: packed (`pages`
-  /// null) or decoding (`log_sum_exp` null).
+  /// Attention forward without tensor cores, packed (`pages` null) or decoding (`log_sum_exp`
+  /// null).
   void lane_attention(const HeadShape& shape, const CudaPackedPlan::Queries& queries,
                       const std::int32_t* pages, const FloatSource& q, const FloatSource& k,
                       const FloatSource& v, const FloatTarget& output, float* log_sum_exp);
-  /// packed_attention_backward without tensor cores. Requires checked arguments.
+  /// Requires checked arguments.
   void lane_attention_backward(const PackedPlan& plan, const ConstTensorView& output_gradient,
                                const ConstTensorView& q, const ConstTensorView& k,
                                const ConstTensorView& v, const ConstTensorView& output,
                                const ConstTensorView& log_sum_exp, const TensorView& q_gradient,
                                const TensorView& k_gradient, const TensorView& v_gradient);
-  /// content_hash() of up to sixteen tensors in one launch; they may be empty.
+  /// Takes up to sixteen tensors, some may be empty, in one launch.
   void content_hash(std::span<const HashedTensor> tensors, std::uint64_t seed);
   void loss_chunk(const LossCall& call, const CudaPackedPlan::LossChunk& chunk);
-  /// Warns once of bfloat16 attention without tensor cores.
   void warn_of_lanes(std::int64_t head_size);
 
   // Account names match the memory plan's rows.

@@ -1,6 +1,6 @@
 #pragma once
 
-/// A packed batch's index data for CUDA kernels, copied to the device once in queue order.
+/// A packed batch's index data for CUDA kernels.
 
 #include <array>
 #include <cstdint>
@@ -14,9 +14,9 @@
 
 namespace jforge {
 
-/// Queries of adjacent rows that share keys: the work of one block per key head. Key j in logical
-/// order (ascending position) lies at row first_key + j if j < first_count, else second_key + j −
-/// first_count: of the key tensor, or in decoding of the slot whose pages begin at first_page.
+/// Queries of adjacent rows that share keys: a block's work per key head. Logical key j lies at row
+/// first_key + j if j < first_count, else second_key + j − first_count: of the key tensor, or of
+/// the slot whose pages begin at first_page.
 struct QueryTile {
   std::int64_t row_begin = 0;
   std::int64_t rows = 0;
@@ -27,7 +27,6 @@ struct QueryTile {
   std::int64_t first_page = 0;
 };
 
-/// Rows that see keys of a tile, with their segment.
 struct SeeingRows {
   std::int64_t row_begin;
   std::int64_t row_end;
@@ -39,7 +38,7 @@ struct SeeingRows {
   }
 };
 
-/// An item of a chunk of the vocabulary loss; rows are rows of the chunk's logits.
+/// Rows are rows of the chunk's logits.
 struct LossItemRows {
   std::int64_t student;      ///< −1: none.
   std::int64_t teacher;      ///< Used if a row is taught.
@@ -49,35 +48,29 @@ struct LossItemRows {
   float ar_weight;           ///< Unscaled.
 };
 
-/// Maximum queries (rows × heads of a group) of a block, and so of a group.
+/// Maximum queries (rows × heads of a group) of a block.
 inline constexpr std::int64_t kMostQueries = kMostDeviceGroup;
-/// Keys of a tile; tiles begin at multiples of it in logical order.
 inline constexpr std::int64_t kTileKeys = 32;
 
-/// Returns whether bfloat16 attention with this head size uses tensor cores.
 [[nodiscard]] constexpr bool on_tensor_cores(std::int64_t head_size) {
   return head_size == 64 || head_size == 128;
 }
 
-/// Rows of a block of queries, memory permitting.
 [[nodiscard]] inline std::int64_t rows_per_block(std::int64_t group) {
   const std::int64_t rows = kMostQueries / group;
   return rows < 1 ? 1 : rows;
 }
 
-/// Keys of a backward tile, memory permitting.
 [[nodiscard]] constexpr std::int64_t backward_tile_keys(std::int64_t head_size) {
   return head_size <= 128 ? kTileKeys : kTileKeys / 4;
 }
 
-/// Tile sizes of packed attention on lanes. They change no bit: queries are independent, and
-/// backward adds keys one by one.
+/// Tile sizes of packed attention on lanes; they change no bit.
 struct LaneTiles {
   std::int64_t rows = 0;           ///< Of a block of queries.
   std::int64_t backward_keys = 0;  ///< Of a backward tile.
 };
-/// Returns the largest sizes that fit `most_shared` bytes (DeviceQueue::most_shared_bytes):
-/// rows_per_block() and backward_tile_keys() with kMostSharedBytes and heads up to kLargestHeads.
+/// Returns the largest sizes that fit `most_shared` bytes.
 [[nodiscard]] LaneTiles lane_tiles(const AttentionHeads& heads, std::int64_t most_shared);
 
 class CudaPackedPlan final : public PackedPlan {
@@ -92,16 +85,15 @@ class CudaPackedPlan final : public PackedPlan {
   };
   [[nodiscard]] const Queries& queries() const noexcept { return queries_; }
 
-  /// For every tile of keys, the rows that may see one of them, ascending.
+  /// For every tile of keys, the rows that may see one, ascending.
   struct Keys {
     const SeeingRows* ranges = nullptr;
     const std::int64_t* begins = nullptr;  ///< [tiles + 1]: where each tile's ranges begin.
     std::int64_t tile_keys = 0;
   };
-  /// Made on the first call per batch, because tensor-core kernels do not need them.
+  /// Made on the first call per batch; tensor-core kernels need none.
   [[nodiscard]] const Keys& keys() const;
 
-  /// AttentionVisits for tensor-core kernels.
   struct Visits {
     const RowKeys* rows = nullptr;
     const TileWork* query_tiles = nullptr;
@@ -119,7 +111,7 @@ class CudaPackedPlan final : public PackedPlan {
 
   /// Rows grouped by the place that they are added to.
   struct RowGroups {
-    const std::int64_t* order = nullptr;   ///< Rows sorted by place, then by row.
+    const std::int64_t* order = nullptr;   ///< Sorted by place, then by row.
     const std::int64_t* begins = nullptr;  ///< [distinct + 1]: where each place's rows begin.
     std::int64_t distinct = 0;
   };
@@ -129,17 +121,16 @@ class CudaPackedPlan final : public PackedPlan {
   struct LossChunk {
     const LossItemRows* items;
     std::int64_t num_items;
-    const std::int64_t* sources;  ///< [rows]: hidden row of each row of logits (LossPlacement).
+    const std::int64_t* sources;  ///< [rows]: hidden row (LossPlacement).
     std::int64_t rows;
-    std::int64_t own;            ///< Rows of the student's hidden states, before the teacher's.
+    std::int64_t own;            ///< The student's rows come before the teacher's.
     std::int64_t with_gradient;  ///< Rows with gradient; they come first.
     RowGroups groups;            ///< Rows with gradient, by hidden row.
   };
-  /// Returns chunks of at most `most_rows` rows, made on the first call per batch.
+  /// Chunks of at most `most_rows` rows, made on the first call per batch.
   [[nodiscard]] std::span<const LossChunk> loss(std::int64_t most_rows, LossUse use) const;
 
  private:
-  /// Chunks of the current batch.
   struct Loss {
     Loss(DeviceQueue& queue, MemoryAccount& account)
         : staged_items(queue, account),
@@ -171,7 +162,7 @@ class CudaPackedPlan final : public PackedPlan {
           split_tiles(queue, account),
           strip_visits(queue, account) {}
 
-    bool placed = false;  ///< For the current batch.
+    bool placed = false;
     AttentionVisits host;
     Visits device;
     StagedArray rows;
@@ -186,7 +177,7 @@ class CudaPackedPlan final : public PackedPlan {
     StagedKeys(DeviceQueue& queue, MemoryAccount& account)
         : staged_ranges(queue, account), staged_begins(queue, account) {}
 
-    bool placed = false;  ///< For the current batch.
+    bool placed = false;
     std::vector<SeeingRows> ranges;
     std::vector<std::int64_t> begins;
     Keys device;
@@ -206,7 +197,6 @@ class CudaPackedPlan final : public PackedPlan {
   mutable StagedVisits visits_;
   mutable StagedKeys keys_;
 
-  // Reused host memory.
   std::vector<QueryTile> tiles_;
   std::vector<std::int32_t> visible_;
   std::vector<std::int64_t> order_;

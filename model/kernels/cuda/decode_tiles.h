@@ -1,7 +1,5 @@
 #pragma once
 
-/// Output tiles of lane decoding products, and launches of several products.
-
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -20,21 +18,19 @@ struct ProductTile {
   std::int64_t columns;
 };
 
-/// Returns the part of `left` that a tile of `most` takes.
 [[nodiscard]] JFORGE_DEVICE inline std::int64_t of_tile(std::int64_t left, std::int64_t most) {
   return left < most ? left : most;
 }
 
-/// Products of the same rows in one launch: queries, keys and values; gate and up.
+/// Products in one launch: queries, keys and values; gate and up.
 inline constexpr std::size_t kProductsTogether = 3;
 
-/// Blocks of consecutive products; `finish` takes a product's tiles.
+/// `finish` takes a product's tiles.
 template <class Product, class Finish>
 struct Together {
   Product products[kProductsTogether];
   Finish finish[kProductsTogether];
-  std::int64_t ends[kProductsTogether];  ///< End of each product's blocks; repeats the last for
-                                         ///< missing products.
+  std::int64_t ends[kProductsTogether];  ///< End of each product's blocks.
 
   [[nodiscard]] static std::int64_t shared_bytes() { return Product::shared_bytes(); }
   template <class Group>
@@ -51,7 +47,7 @@ struct Together {
     chosen(finish, own)(group, tile);
   }
 
-  /// Returns all[own] without an index, which would move all to local memory.
+  /// all[own] without an index, which would move all to local memory.
   template <class T>
   [[nodiscard]] JFORGE_DEVICE static T chosen(const T (&all)[kProductsTogether], std::size_t own) {
     T found = all[0];
@@ -64,7 +60,7 @@ struct Together {
   }
 };
 
-/// Launches `product_of(output)` with `output.finish` for 1 to kProductsTogether outputs.
+/// Takes 1 to kProductsTogether outputs.
 template <class Queue, class Outputs, class ProductOf>
 void launch_together(Queue& queue, std::int64_t lanes, const Outputs& outputs,
                      const ProductOf& product_of, const char* what) {

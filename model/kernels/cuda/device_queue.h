@@ -1,6 +1,6 @@
 #pragma once
 
-/// The device: CUDA, or its emulation on the host if JFORGE_EMULATED_DEVICE is defined (tests).
+/// CUDA, or its emulation on the host with JFORGE_EMULATED_DEVICE (tests).
 
 #if defined(JFORGE_EMULATED_DEVICE)
 #include "model/kernels/cuda/device_queue_emulated.h"
@@ -10,7 +10,7 @@
 
 namespace jforge {
 
-/// Device work space that only grows; at_least() leaves its contents unspecified.
+/// Work space; at_least() leaves the contents unspecified.
 class DeviceScratch {
  public:
   explicit DeviceScratch(MemoryAccount& account) : account_(account) {}
@@ -36,7 +36,6 @@ class DeviceScratch {
 inline constexpr std::int64_t kElementLanes = 256;
 inline constexpr std::int64_t kMostElementBlocks = 8192;
 
-/// Runs element(i) for i in [0, count).
 template <class Element>
 void launch_elements(DeviceQueue& queue, std::int64_t count, const Element& element,
                      const char* what) {

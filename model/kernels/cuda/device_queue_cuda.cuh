@@ -1,7 +1,5 @@
 #pragma once
 
-/// Checked launches on the selected device, in order on one stream.
-
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -22,7 +20,6 @@
 
 namespace jforge {
 
-/// One thread block of a launch.
 class BlockGroup {
  public:
   static constexpr unsigned kMostLanes = 256;
@@ -70,7 +67,7 @@ class BlockGroup {
     return memory;
   }
 
-  /// Waits for the previous phase. The first has none, and nothing follows the last.
+  /// The first phase needs no barrier, and nothing follows the last.
   __device__ void begin_phase() {
     if (began_) {
       __syncthreads();
@@ -105,7 +102,7 @@ __global__ void run_body(const Body body) {
   body(group, static_cast<std::int64_t>(blockIdx.x));
 }
 
-/// Launches recorded with their arguments and run as a whole. Empty: none.
+/// A recorded graph of launches. Empty: none.
 class RecordedLaunches {
  public:
   RecordedLaunches() = default;
@@ -130,14 +127,13 @@ class RecordedLaunches {
   cudaGraphExec_t graph_ = nullptr;
 };
 
-/// Queue of kernels, products and recorded launches.
 class DeviceQueue final : public CudaQueue {
  public:
   static constexpr Device kDevice = Device::cuda;
 
   explicit DeviceQueue(MemoryAccount& account) : products_(stream(), account) {}
 
-  /// Shared memory per block, capped at kMostSharedBytes, so that larger devices work alike.
+  /// Shared memory per block, capped so that larger devices work alike.
   [[nodiscard]] std::int64_t most_shared_bytes() const noexcept { return most_shared_bytes_; }
 
   template <class Body>
@@ -161,8 +157,8 @@ class DeviceQueue final : public CudaQueue {
     products_.prepare_rows(product, max_rows);
   }
 
-  /// Records the launches of `work` without running them; `work` may use the device for nothing
-  /// else. Returns empty if the device lacks memory.
+  /// Records the launches of `work`, which may use the device for nothing else. Returns empty if
+  /// the device lacks memory.
   [[nodiscard]] RecordedLaunches record_launches(const std::function<void()>& work) {
     cuda_check(cudaStreamBeginCapture(stream().get(), cudaStreamCaptureModeThreadLocal),
                "record launches");
@@ -193,12 +189,11 @@ class DeviceQueue final : public CudaQueue {
     cuda_check(status, "prepare recorded launches");
     return launches;
   }
-  /// Runs the launches in stream order.
   void replay(const RecordedLaunches& launches) {
     cuda_check(cudaGraphLaunch(launches.get(), stream().get()), "replay launches");
   }
 
-  /// Waits for all work, so that `host` may be read; throws for failures of earlier kernels.
+  /// Waits for all work; throws for failures of earlier kernels.
   void download(void* host, const void* device, std::size_t bytes) {
     cuda_check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream().get()),
                "copy a result to the host");
@@ -206,8 +201,8 @@ class DeviceQueue final : public CudaQueue {
   }
 
  private:
-  /// Requests shared memory beyond kPlainShared; the device may refuse. Never lowers the limit,
-  /// because recorded launches rely on it.
+  /// Requests shared memory beyond kPlainShared. Never lowers the limit, because recorded launches
+  /// rely on it.
   template <class Body>
   static void allow_shared(std::int64_t shared, const char* what) {
     constexpr std::int64_t kPlainShared = 40 << 10;
@@ -228,7 +223,7 @@ class DeviceQueue final : public CudaQueue {
       return status;
     }
     launches = RecordedLaunches(executable);
-    // Otherwise the first launch would allocate, and might fail.
+    // Otherwise the first launch would allocate.
     return cudaGraphUpload(executable, stream().get());
   }
   static void destroy(cudaGraph_t graph) {
@@ -241,8 +236,7 @@ class DeviceQueue final : public CudaQueue {
   std::int64_t most_shared_bytes_ = std::min(kMostSharedBytes, most_shared_memory());
 };
 
-/// Copies host values to the device through page-locked memory, in stream order. Several places let
-/// the host run ahead.
+/// Copies host values to the device in stream order. Several places let the host run ahead.
 class StagedArray {
  public:
   StagedArray(DeviceQueue& queue, MemoryAccount& account) : queue_(queue), account_(account) {}
@@ -259,7 +253,7 @@ class StagedArray {
     }
     if (bytes > device_.bytes()) {
       {
-        // Running kernels may read the old block; on the wait see below.
+        // Kernels may read the old block; on the wait see below.
         const WaitingForOthers waiting;
         queue_.stream().synchronize();
       }
@@ -291,12 +285,11 @@ class StagedArray {
 
  private:
   struct Place {
-    Buffer memory;  ///< Page-locked.
+    Buffer memory;
     CudaEvent copied;
   };
   static constexpr std::size_t kPlaces = 8;
-  /// Larger arrays get only two places, because eight of a long packed batch's would take a
-  /// gigabyte.
+  /// Larger arrays get two places, because eight would take a gigabyte.
   static constexpr std::size_t kLargeBytes = std::size_t{4} << 20;
 
   DeviceQueue& queue_;

@@ -1,9 +1,8 @@
 #pragma once
 
-/// Runs the kernels on the host for tests without a device, block by block and lane by lane. It
-/// cannot detect races within a phase, but another lane order makes most of them change the result.
-/// Fresh shared memory holds NaN. cuda_memory functions define device memory
-/// (tests/gpu/emulated_device_memory.cpp).
+/// Runs the kernels on the host for tests, lane by lane. Races within a phase are not detected, but
+/// another lane order makes most of them change the result. Fresh shared memory holds NaN.
+/// cuda_memory functions define device memory (tests/gpu/emulated_device_memory.cpp).
 
 #include <algorithm>
 #include <array>
@@ -24,7 +23,6 @@
 
 namespace jforge {
 
-/// Order of a phase's lanes.
 enum class LaneOrder : std::uint8_t { ascending, descending, interleaved };
 
 class SerialGroup {
@@ -123,13 +121,11 @@ class SerialGroup {
   std::int64_t used_ = 0;
 };
 
-/// Launches recorded with their arguments and run as a whole.
 using RecordedLaunches = std::vector<std::function<void()>>;
 
 class DeviceQueue final : public Queue {
  public:
   static constexpr Device kDevice = Device::cuda;
-  /// Lane order of every launch in the process.
   static LaneOrder& lane_order() {
     static LaneOrder order = LaneOrder::ascending;
     return order;
@@ -202,8 +198,7 @@ class DeviceQueue final : public Queue {
     std::memcpy(host, device, bytes);
   }
 
-  /// Records the launches of `work` without running them; `work` may use the device for nothing
-  /// else.
+  /// `work` may use the device for nothing else.
   [[nodiscard]] RecordedLaunches record_launches(const std::function<void()>& work) {
     RecordedLaunches launches;
     recording_ = &launches;

@@ -29,7 +29,7 @@ struct PhiloxWords {
   return counter;
 }
 
-/// The stream (seed, purpose, round, item, block); draws may be taken in any order.
+/// The stream (seed, purpose, round, item, block).
 class DeviceStream {
  public:
   JFORGE_DEVICE DeviceStream(std::uint64_t seed, RandomPurpose purpose, std::uint64_t round,

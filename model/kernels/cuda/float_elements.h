@@ -1,8 +1,7 @@
 #pragma once
 
 /// Elements of float32 and bfloat16 tensors: widened exactly, computed in float32, rounded once.
-/// The type is checked at run time, which does not diverge within a launch; so one kernel serves
-/// all mixtures of types.
+/// The type is checked at run time without divergence, so one kernel serves all mixtures.
 
 #include <cstdint>
 
@@ -11,12 +10,11 @@
 
 namespace jforge {
 
-/// to_float() for kernels.
 [[nodiscard]] JFORGE_DEVICE inline float widen(BFloat16 value) {
   return __builtin_bit_cast(float, std::uint32_t{value.bits} << 16);
 }
 
-/// to_bfloat16() for kernels, with the same bits for every value.
+/// to_bfloat16() for kernels.
 [[nodiscard]] JFORGE_DEVICE inline BFloat16 round_to_bfloat16(float value) {
   const auto bits = __builtin_bit_cast(std::uint32_t, value);
   const bool is_nan = (bits & 0x7FFFFFFFU) > 0x7F800000U;
@@ -24,7 +22,7 @@ namespace jforge {
                                             : (bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16)};
 }
 
-/// Adjacent elements per lane if aligned: 16 bytes of bfloat16 or 32 of float32.
+/// Adjacent elements per lane if aligned.
 inline constexpr int kWordElements = 8;
 
 /// 16 bytes, moved by one instruction.
@@ -32,13 +30,12 @@ struct alignas(16) [[gnu::may_alias]] MemoryWord {
   std::uint32_t bits[4];
 };
 
-/// Whether the first elements of all tensors are aligned for MemoryWord.
+/// Whether all tensors are aligned for MemoryWord.
 template <class... Elements>
 [[nodiscard]] bool begin_words(const Elements&... elements) {
   return ((reinterpret_cast<std::uintptr_t>(elements.data) % sizeof(MemoryWord) == 0) && ...);
 }
 
-/// Reads elements i … i + kCount − 1, as words if kCount is kWordElements.
 template <int kCount>
 JFORGE_DEVICE void read_elements(const void* data, bool narrow, std::int64_t i,
                                  float (&values)[kCount]) {
@@ -96,7 +93,6 @@ struct FloatTarget {
   JFORGE_DEVICE void read(std::int64_t i, float (&values)[kCount]) const {
     read_elements(data, narrow, i, values);
   }
-  /// Writes elements i … i + kCount − 1, as read() reads them.
   template <int kCount>
   JFORGE_DEVICE void write(std::int64_t i, const float (&values)[kCount]) const {
     static_assert(kCount == 1 || kCount == kWordElements);

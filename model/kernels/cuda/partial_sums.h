@@ -1,7 +1,5 @@
 #pragma once
 
-/// Adds the partial sums of blocks, in an order that depends only on their number.
-
 #include <cstdint>
 
 #include "model/kernels/cuda/device_queue.h"
@@ -11,7 +9,7 @@ namespace jforge {
 
 inline constexpr std::int64_t kPartialSumLanes = 256;
 
-/// total += Σ partials, on one block.
+/// total += Σ partials, in an order that depends only on their number.
 template <class T>
 struct AddPartialSums {
   const T* partials;

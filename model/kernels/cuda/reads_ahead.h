@@ -1,19 +1,16 @@
 #pragma once
 
-/// Sequential reads of a lane that overlap in memory latency.
-
 #include <cstdint>
 
 #include "model/kernels/cuda/block_group.h"
 
 namespace jforge {
 
-/// Default number of overlapping reads.
 inline constexpr int kReadsAhead = 4;
 
-/// Calls take(i, read(i)) for i = begin, begin + stride, … below `end`, in this order, but reads
-/// kAhead values before it takes the first of them. So take(i) may write what read(i) reads, but
-/// nothing that a later read does.
+/// Calls take(i, read(i)) for i = begin, begin + stride, … below `end`, in order, but reads kAhead
+/// values first to overlap their latency. take(i) may write what read(i) reads, but nothing that a
+/// later read does.
 template <int kAhead = kReadsAhead, class Read, class Take>
 JFORGE_DEVICE void read_ahead(std::int64_t begin, std::int64_t end, std::int64_t stride,
                               const Read& read, const Take& take) {

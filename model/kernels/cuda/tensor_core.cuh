@@ -1,7 +1,6 @@
 #pragma once
 
-/// Warp-wide tensor-core instructions (sm_80 and newer), one thin function each. All but the copies
-/// need all 32 lanes of a warp.
+/// Warp-wide tensor-core instructions (sm_80 and newer). All but the copies need all 32 lanes.
 ///
 /// In an 8×8 matrix of 16-bit elements lane l holds elements 2 (l mod 4) and the next of row l / 4
 /// in one register. m16n8k16 takes A [16, 16] as four of them (rows 0–7 and 8–15 of columns 0–7,
@@ -15,7 +14,6 @@ namespace jforge {
 inline constexpr unsigned kWarpLanes = 32;
 inline constexpr unsigned kEveryLane = 0xffffffffU;
 
-/// Operands of one m16n8k16 product.
 struct FragmentA {
   std::uint32_t words[4];
 };
@@ -30,32 +28,31 @@ struct Accumulator {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-/// Starts a copy of 16 bytes, or of zeros if not `valid`; `global` must be aligned in both cases.
-/// Bypasses the L1 cache.
+/// Copies 16 bytes, or zeros if not `valid`; `global` must be aligned in both cases. Bypasses the
+/// L1 cache.
 __device__ __forceinline__ void copy_async(std::uint32_t shared, const void* global, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared), "l"(global),
                "r"(valid ? 16 : 0)
                : "memory");
 }
-/// Ends a group of this lane's copies.
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;\n" ::: "memory");
 }
-/// Waits until at most `kLeft` of this lane's groups are in flight. Other lanes' copies need a
+/// Waits until at most `kLeft` of this lane's groups are in flight; other lanes' copies need a
 /// barrier too.
 template <int kLeft>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kLeft) : "memory");
 }
 
-/// Loads four 8×8 matrices. Lanes 8 m … 8 m + 7 give the 16-byte aligned row addresses of matrix m.
+/// Lanes 8 m … 8 m + 7 give the 16-byte aligned row addresses of matrix m.
 __device__ __forceinline__ void load_matrices(std::uint32_t address, std::uint32_t (&words)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                : "r"(address)
                : "memory");
 }
-/// The same, each matrix transposed.
+/// Transposes each matrix.
 __device__ __forceinline__ void load_matrices_transposed(std::uint32_t address,
                                                          std::uint32_t (&words)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
@@ -74,13 +71,12 @@ __device__ __forceinline__ void multiply_add(Accumulator& c, const FragmentA& a,
         "r"(b.words[1]));
 }
 
-/// Rounds two floats to bfloat16 (to nearest even), the first in the lower half.
+/// To nearest even, the first in the lower half.
 [[nodiscard]] __device__ __forceinline__ std::uint32_t pack_bfloat16(float low, float high) {
   std::uint32_t word;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(word) : "f"(high), "f"(low));
   return word;
 }
-/// Widens the lower or upper half.
 [[nodiscard]] __device__ __forceinline__ float low_bfloat16(std::uint32_t word) {
   return __uint_as_float(word << 16);
 }

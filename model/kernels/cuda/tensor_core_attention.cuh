@@ -9,7 +9,7 @@
 
 namespace jforge {
 
-/// Inputs of forward and backward, shaped as for KernelSet::packed_attention.
+/// Shaped as for KernelSet::packed_attention.
 struct TensorCoreInputs {
   HeadShape shape;
   std::int64_t num_rows = 0;
@@ -21,10 +21,10 @@ struct TensorCoreInputs {
   [[nodiscard]] float scale() const { return 1.0F / std::sqrt(static_cast<float>(shape.dim)); }
 };
 
-/// Returns whether q is bfloat16 with heads of 64 or 128.
+/// bfloat16 with heads of 64 or 128.
 [[nodiscard]] bool on_tensor_cores(const ConstTensorView& q);
 
-/// Throws InternalError for tensors of another device or type or not aligned to 16 bytes.
+/// Throws InternalError for another device or type or without 16-byte alignment.
 [[nodiscard]] TensorCoreInputs tensor_core_inputs(const PackedPlan& plan, const ConstTensorView& q,
                                                   const ConstTensorView& k,
                                                   const ConstTensorView& v);
@@ -44,7 +44,7 @@ struct TensorCoreGradients {
   BFloat16* v_gradient = nullptr;
 };
 
-/// Returns backward's bytes for every query's terms and for partial sums of key gradients.
+/// Bytes for every query's terms and for partial key gradients.
 [[nodiscard]] std::int64_t tensor_core_scratch(const TensorCoreInputs& inputs);
 
 void tensor_core_attention_backward(const DeviceQueue& queue, const TensorCoreInputs& inputs,

@@ -1,17 +1,14 @@
 #pragma once
 
-/// Softmax of attention tiles in the accumulators' register layout.
-
 #include "model/kernels/cuda/tensor_core_tiles.cuh"
 
 namespace jforge {
 
 inline constexpr float kLog2E = 1.44269504F;
 /// A row's reference follows its maximum only if that grows by more than this (log2), so sums are
-/// rarely rescaled; weights up to 2^8 lose no precision.
+/// rarely rescaled.
 inline constexpr float kSoftmaxSlack = 8.0F;
 
-/// Maximum over the four lanes that hold a row.
 [[nodiscard]] __device__ __forceinline__ float row_largest(float value) {
   value = fmaxf(value, __shfl_xor_sync(kEveryLane, value, 1));
   return fmaxf(value, __shfl_xor_sync(kEveryLane, value, 2));
@@ -21,8 +18,7 @@ inline constexpr float kSoftmaxSlack = 8.0F;
   return value + __shfl_xor_sync(kEveryLane, value, 2);
 }
 
-/// Running softmax of the rows that a lane holds parts of. Row 2 m + half is row 16 m + 8 half +
-/// lane / 4 of the warp's.
+/// Row 2 m + half of a lane is row 16 m + 8 half + lane / 4 of the warp.
 template <int kRowBlocks>
 struct RunningSoftmax {
   static constexpr int kRows = 2 * kRowBlocks;
@@ -37,8 +33,7 @@ struct RunningSoftmax {
     }
   }
 
-  /// Turns scores into weights exp(scale · (score − reference)) and rescales `sums` to that
-  /// reference.
+  /// Turns scores into weights exp(scale · (score − reference)) and rescales `sums`.
   template <int kN, int kColumns>
   __device__ __forceinline__ void soften(Accumulator (&scores)[kRowBlocks][kN],
                                          Accumulator (&sums)[kRowBlocks][kColumns],

@@ -1,18 +1,16 @@
 #pragma once
 
-/// Tiles of bfloat16 rows in shared memory without bank conflicts.
-///
-/// A row of D elements is D / 8 chunks of 16 bytes; chunk c of row r lies at chunk c ^ (r mod 8).
-/// Eight chunks use different banks if their places differ modulo 8. ldmatrix reads one chunk c of
-/// eight aligned rows, at places c ^ 0 … c ^ 7; copies and stores access eight adjacent chunks of a
-/// row, at places 0 ^ x … 7 ^ x. Both are conflict-free.
+/// Tiles of bfloat16 rows in shared memory without bank conflicts. Chunk c (16 bytes) of row r lies
+/// at chunk c ^ (r mod 8). Eight chunks use different banks if their places differ modulo 8:
+/// ldmatrix reads one chunk c of eight aligned rows, at places c ^ 0 … c ^ 7; copies and stores
+/// access eight adjacent chunks of a row, at places 0 ^ x … 7 ^ x.
 
 #include "model/kernels/cuda/tensor_core.cuh"
 #include "runtime/tensor/bfloat16.h"
 
 namespace jforge {
 
-/// Lane of the block or warp, read anew at every call to save a register in loops.
+/// Read anew at every call to save a register in loops.
 [[nodiscard]] __device__ __forceinline__ int block_lane() {
   int lane;
   asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(lane));
@@ -22,14 +20,12 @@ namespace jforge {
   return block_lane() % static_cast<int>(kWarpLanes);
 }
 
-/// Whether the blocks' shared memory fits a multiprocessor (164 KiB on an A100, 228 on an H100);
-/// the system takes 1 KiB per block.
+/// Whether the blocks' shared memory fits a multiprocessor; the system takes 1 KiB per block.
 [[nodiscard]] constexpr bool blocks_fit(std::size_t blocks, std::size_t bytes,
                                         std::size_t kibibytes) {
   return blocks * (bytes + 1024) <= kibibytes * 1024;
 }
 
-/// kRows × kDim bfloat16 in shared memory, swizzled.
 template <int kRows, int kDim>
 struct SharedTile {
   static_assert(kDim == 64 || kDim == 128);
@@ -42,8 +38,8 @@ struct SharedTile {
   }
 };
 
-/// Starts copies of rows [first, first + kRows) of a tensor with row distance `stride` (elements)
-/// by kLanes lanes; rows from `limit` on become zeros.
+/// Starts copies of rows [first, first + kRows) with distance `stride` (elements) by kLanes lanes;
+/// rows from `limit` on become zeros.
 template <int kRows, int kDim, int kLanes>
 __device__ __forceinline__ void copy_rows(std::uint32_t tile, const BFloat16* tensor,
                                           unsigned stride, int first, int limit) {
@@ -65,11 +61,11 @@ __device__ __forceinline__ void copy_rows(std::uint32_t tile, const BFloat16* te
   }
 }
 
-/// Reads 16×16 blocks of a tile at multiples of 16, so that a lane's swizzle is the same for all.
+/// Reads 16×16 blocks of a tile at multiples of 16, so that a lane has one swizzle.
 template <int kDim>
 class BlockReader {
  public:
-  /// Order of a block's four 8×8 matrices.
+  /// Of a block's four 8×8 matrices.
   enum class Order { down_first, across_first };
 
   __device__ __forceinline__ BlockReader(std::uint32_t tile, Order order) {
@@ -82,14 +78,13 @@ class BlockReader {
     swizzle_ = static_cast<std::uint32_t>((chunk ^ (row & 7)) << 4);
   }
 
-  /// Block (row_block, column_block) as the A of a product. Requires: down_first.
+  /// A of a product. Requires: down_first.
   [[nodiscard]] __device__ __forceinline__ FragmentA as_a(int row_block, int column_block) const {
     FragmentA a;
     load_matrices(address(row_block, column_block), a.words);
     return a;
   }
-  /// The transposed block as two adjacent Bs: its rows are product columns, its columns steps.
-  /// Requires: across_first.
+  /// Two adjacent Bs: rows are product columns, columns are steps. Requires: across_first.
   __device__ __forceinline__ void as_transposed_b(int row_block, int column_block, FragmentB& first,
                                                   FragmentB& second) const {
     std::uint32_t words[4];
@@ -97,7 +92,7 @@ class BlockReader {
     first = {{words[0], words[1]}};
     second = {{words[2], words[3]}};
   }
-  /// The block as two adjacent Bs: its rows are steps. Requires: down_first.
+  /// Two adjacent Bs: rows are steps. Requires: down_first.
   __device__ __forceinline__ void as_b(int row_block, int column_block, FragmentB& first,
                                        FragmentB& second) const {
     std::uint32_t words[4];
@@ -117,7 +112,7 @@ class BlockReader {
   std::uint32_t swizzle_;
 };
 
-/// One step of multiply_rows(), 16 columns; left(m) is A.
+/// left(m) is A.
 template <int kDim, int kM, int kN, class Left>
 __device__ __forceinline__ void multiply_row_step(Accumulator (&c)[kM][kN], const Left& left,
                                                   const BlockReader<kDim>& b, int step) {
@@ -134,12 +129,11 @@ __device__ __forceinline__ void multiply_row_step(Accumulator (&c)[kM][kN], cons
   }
 }
 
-/// c[m][n] += a · bᵀ over D, for rows 16 · (first_row + m) … of `a` and 16 · n / 2 … of `b`: kM ×
-/// kN blocks of 16×8.
+/// c[m][n] += a · bᵀ over D, for rows 16 · (first_row + m) … of `a` and 16 · n / 2 … of `b`.
 template <int kDim, int kM, int kN>
 __device__ __forceinline__ void multiply_rows(Accumulator (&c)[kM][kN], const BlockReader<kDim>& a,
                                               int first_row, const BlockReader<kDim>& b) {
-  // With full unrolling the compiler loads so far ahead that registers spill.
+  // With full unrolling registers spill.
 #pragma unroll 2
   for (int step = 0; step < kDim / 16; ++step) {
     FragmentA left[kM];
@@ -152,7 +146,7 @@ __device__ __forceinline__ void multiply_rows(Accumulator (&c)[kM][kN], const Bl
   }
 }
 
-/// kM × kSteps blocks of 16×16 as the left side of a product.
+/// kM × kSteps blocks of 16×16.
 template <int kM, int kSteps>
 struct LeftFragments {
   FragmentA blocks[kM][kSteps];
@@ -170,7 +164,6 @@ __device__ __forceinline__ void multiply_rows(Accumulator (&c)[kM][kN],
   }
 }
 
-/// Rounds a product's results into the left side of the next.
 template <int kM, int kN>
 [[nodiscard]] __device__ __forceinline__ LeftFragments<kM, kN / 2> rounded(
     const Accumulator (&c)[kM][kN]) {
@@ -189,7 +182,7 @@ template <int kM, int kN>
   return result;
 }
 
-/// c[m][n] += weights · rows of `b`, kSteps blocks of 16.
+/// c[m][n] += weights · rows of `b`.
 template <int kDim, int kM, int kSteps>
 __device__ __forceinline__ void add_weighted_rows(Accumulator (&c)[kM][kDim / 8],
                                                   const LeftFragments<kM, kSteps>& weights,
@@ -221,10 +214,9 @@ __device__ __forceinline__ void clear(Accumulator (&c)[kM][kN]) {
   }
 }
 
-// A weight of 0 does not mask a non-finite element, because 0 · ∞ is NaN. So a block with a
-// non-finite result repeats its work: it sets non-finite elements of the tile to 0 and makes the
-// weights of their rows NaN before masking. Rows that see them become NaN; others keep their bits.
-// Otherwise this costs one barrier per block.
+// A weight of 0 does not mask a non-finite element: 0 · ∞ is NaN. So a block with a non-finite
+// result repeats its work: it sets non-finite elements to 0 and makes the weights of their rows NaN
+// before masking. Rows that see them become NaN; others keep their bits.
 
 template <int kM, int kN>
 [[nodiscard]] __device__ __forceinline__ bool all_finite(const Accumulator (&c)[kM][kN]) {
@@ -242,7 +234,7 @@ template <int kM, int kN>
   return zero == 0.0F;
 }
 
-/// Whether `mine` holds on any lane of the block; `votes` has a place per warp.
+/// Whether `mine` holds on any lane; `votes` has a place per warp.
 template <int kWarps>
 [[nodiscard]] __device__ __forceinline__ bool any_of_block(bool mine, int (&votes)[kWarps]) {
   const bool any = __any_sync(kEveryLane, mine);
@@ -258,7 +250,7 @@ template <int kWarps>
   return result != 0;
 }
 
-/// Sets non-finite elements of a tile's row to 0. Returns NaN if there were any, else 0.
+/// Sets non-finite elements of a row to 0; returns NaN if there were any, else 0.
 template <int kDim>
 [[nodiscard]] __device__ __forceinline__ float clean_row(unsigned char* tile, int row) {
   constexpr std::uint32_t kExponent = 0x7f80U;
@@ -276,7 +268,6 @@ template <int kDim>
   return mark;
 }
 
-/// Adds marks to the columns.
 template <int kM, int kN>
 __device__ __forceinline__ void add_marks(Accumulator (&c)[kM][kN], const float* marks) {
   const int first = warp_lane() % 4 * 2;
@@ -295,8 +286,7 @@ __device__ __forceinline__ void add_marks(Accumulator (&c)[kM][kN], const float*
 }
 
 /// Rounds factor_of(m, half) · c, row 16 m + lane / 4 + 8 half, into the warp's rows [16 ·
-/// first_row …) of a tile, and stores those with writes(row) from there to the tensor's rows first
-/// + row.
+/// first_row …) of a tile, and stores those with writes(row) to the tensor's rows first + row.
 template <int kDim, int kM, class Writes, class FactorOf>
 __device__ __forceinline__ void store_rows(const Accumulator (&c)[kM][kDim / 8],
                                            unsigned char* tile, int first_row, BFloat16* tensor,
@@ -305,7 +295,7 @@ __device__ __forceinline__ void store_rows(const Accumulator (&c)[kM][kDim / 8],
   using Tile = SharedTile<16, kDim>;
   const int lane = warp_lane();
   unsigned char* const rows = tile + first_row * 16 * Tile::kRowBytes;
-  __syncwarp();  // The warp's own reads of these rows are done.
+  __syncwarp();  // The warp has read these rows.
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
 #pragma unroll
