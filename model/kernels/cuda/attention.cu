@@ -1,6 +1,6 @@
 /// Attention forward on lanes, packed and decoding. A row's bits depend only on its query and its
 /// keys in logical order: tiles begin at multiples of kTileKeys; scores add over D in order, sums
-/// over a tile's keys in order. Memory layout and blocks change no bit.
+/// over a tile's keys in order.
 
 #include <algorithm>
 #include <cmath>
@@ -16,12 +16,12 @@ namespace jforge {
 
 namespace {
 
-/// A block of queries of one key head; block index = query block · key heads + key head.
+/// Block index = query block · key heads + key head.
 struct AttentionForward {
   HeadShape shape;
   const QueryTile* blocks;
   const std::int32_t* visible;  ///< Keys that each row sees.
-  const std::int32_t* pages;    ///< The cache's page table; null for a packed batch.
+  const std::int32_t* pages;    ///< Null for a packed batch.
   FloatSource q;
   FloatSource k;
   FloatSource v;
@@ -30,7 +30,6 @@ struct AttentionForward {
   float scale;
   std::int64_t most_queries;
 
-  /// Running softmax of one query.
   struct State {
     float maximum;
     float sum;

@@ -23,7 +23,6 @@ struct BackwardTensors {
   const float* deltas;  ///< Σ_d output · output gradient, [T, H].
 };
 
-/// Δ of one query.
 struct QueryDelta {
   FloatSource output_gradient;
   FloatSource output;
@@ -38,7 +37,7 @@ struct QueryDelta {
   }
 };
 
-/// Probability p = exp(s − lse) and score gradient p·(dp − Δ) of a query and a key.
+/// p = exp(s − lse) and p·(dp − Δ).
 struct ScorePair {
   float probability;
   float gradient;
@@ -52,7 +51,6 @@ struct ScorePair {
   return {probability, probability * (dot_ascending(output_gradient, value, dim) - delta)};
 }
 
-/// Gradient of a block of queries for one key head.
 struct QueryGradient {
   HeadShape shape;
   const QueryTile* blocks;
@@ -145,8 +143,7 @@ struct QueryGradient {
   }
 };
 
-/// Gradients of a tile of keys and values for one key head; block index = tile · key heads + key
-/// head.
+/// Block index = tile · key heads + key head.
 struct KeyGradient {
   HeadShape shape;
   const SeeingRows* ranges;
@@ -215,7 +212,6 @@ struct KeyGradient {
     });
   }
 
-  /// Adds the contributions of `count` rows from `row` on to the tile's keys and values.
   template <class Group>
   JFORGE_DEVICE void visit_rows(Group& group, const SeeingRows& range, std::int64_t row,
                                 std::int64_t count, std::int64_t key_head, std::int64_t first_key,
@@ -247,8 +243,8 @@ struct KeyGradient {
         const std::int64_t d = at % shape.dim;
         float key_sum = key_sums[j * stride + d];
         float value_sum = value_sums[j * stride + d];
-        // Ascending queries; the loop is by rows, because a division by the group per query would
-        // cost more than its sums.
+        // The loop is by rows, because a division by the group per query would cost more than its
+        // sums.
         for (std::int64_t r = 0; r < count; ++r) {
           if (!range.sees(row + r, first_key + j)) {
             continue;
@@ -266,8 +262,7 @@ struct KeyGradient {
   }
 };
 
-/// Whether the largest heads of both tile sizes fit kMostSharedBytes, so that lane_tiles() need not
-/// shrink.
+/// Whether the largest heads of both tile sizes fit kMostSharedBytes without shrinking.
 template <class Gradient>
 constexpr bool fits_every_device() {
   for (const std::int64_t size : {std::int64_t{128}, kLargestHeads.dim}) {

@@ -1,7 +1,6 @@
-/// XXH3 (Collet, "XXH3 - specification", long inputs) of a tensor's blocks. A stripe's contribution
-/// does not depend on the accumulator, and contributions within a chunk only add up. So one lane
-/// per chunk and accumulator sums a chunk, for all chunks at once; then eight lanes, the
-/// accumulators, process the chunks in order.
+/// XXH3 (Collet, "XXH3 - specification", long inputs) of a tensor's blocks. Within a chunk of
+/// stripes the contributions to an accumulator only add up. So one lane per chunk and accumulator
+/// sums a chunk, all chunks at once; then eight lanes, the accumulators, take the chunks in order.
 
 #include <algorithm>
 #include <array>
@@ -23,7 +22,7 @@ constexpr std::int64_t kStripesPerChunk = 16;  ///< Then the accumulators are sc
 /// One per chunk and accumulator of a block.
 constexpr std::int64_t kHashLanes =
     kContentHashBlock / (kStripe * kStripesPerChunk) * kAccumulators;
-/// Tensors per launch: AdamW's state, or the ranks' parts of a group.
+/// AdamW's state, or the ranks' parts of a group.
 constexpr std::int64_t kMostTensors = 16;
 
 constexpr std::uint64_t kPrime32A = 0x9E3779B1;
@@ -41,7 +40,6 @@ constexpr std::int64_t kLast = 24;   ///< The secret for the last stripe.
 constexpr std::int64_t kMerge = 32;  ///< The secret for the final merge.
 constexpr std::int64_t kStart = 40;  ///< The accumulators' initial values.
 
-/// The halves of a · b, xored.
 [[nodiscard]] JFORGE_DEVICE inline std::uint64_t fold_product(std::uint64_t a, std::uint64_t b) {
   constexpr std::uint64_t kLow = 0xFFFFFFFF;
   const std::uint64_t low = (a & kLow) * (b & kLow);
@@ -54,7 +52,7 @@ constexpr std::int64_t kStart = 40;  ///< The accumulators' initial values.
 struct HashedBytes {
   const std::byte* bytes;
   std::int64_t size;
-  std::int64_t first;  ///< Its first block among all tensors' blocks.
+  std::int64_t first;  ///< Its first block in the launch.
   std::uint64_t* sum;
 
   [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t blocks() const {
@@ -65,7 +63,7 @@ struct HashedBytes {
     return content_hash_stripes(left < kContentHashBlock ? left : kContentHashBlock);
   }
 
-  /// Returns the word at byte `at` for 2-byte alignment; zeros follow the end.
+  /// The word at byte `at`, which need only be 2-byte aligned; zeros follow the end.
   [[nodiscard]] JFORGE_DEVICE std::uint64_t word(std::int64_t at) const {
     std::uint64_t word = 0;
     for (std::int64_t i = 0; i < 4 && at + 2 * i < size; ++i) {
@@ -75,7 +73,7 @@ struct HashedBytes {
     return word;
   }
 
-  /// Reads the word at byte `at` of each of the chunk's stripes, overlapping the loads.
+  /// Reads the word at byte `at` of each of the chunk's stripes.
   JFORGE_DEVICE void read_chunk(std::int64_t at, std::uint64_t (&words)[kStripesPerChunk]) const {
     constexpr std::int64_t kLastWord = (kStripesPerChunk - 1) * kStripe;
     if (at + kLastWord + 8 <= size && reinterpret_cast<std::uintptr_t>(bytes) % 8 == 0) {
@@ -91,11 +89,10 @@ struct HashedBytes {
   }
 };
 
-/// Consecutive tensors of one launch.
 struct HashedTogether {
   HashedBytes tensors[kMostTensors];
-  std::int64_t count;   ///< Tensors.
-  std::int64_t blocks;  ///< Blocks of all tensors.
+  std::int64_t count;
+  std::int64_t blocks;  ///< Of all tensors.
 
   void add(HashedBytes tensor) {
     tensor.first = blocks;
@@ -113,8 +110,7 @@ struct HashedTogether {
   }
 };
 
-/// Each block hashes one block of a tensor. A single block is the tensor's hash; AddHashes adds up
-/// the others.
+/// A tensor's only block is its hash; AddHashes adds up several.
 struct HashBlocks {
   HashedTogether together;
   std::uint64_t seed;
@@ -126,7 +122,7 @@ struct HashBlocks {
   }
   template <class Group>
   JFORGE_DEVICE void operator()(Group& group, std::int64_t index) const {
-    // Per chunk and accumulator: products of its own words, and the neighbour's words.
+    // Per chunk and accumulator.
     auto* const products = group.template shared<std::uint64_t>(kHashLanes);
     auto* const words = group.template shared<std::uint64_t>(kHashLanes);
     auto* const accumulators = group.template shared<std::uint64_t>(kAccumulators);
@@ -143,7 +139,7 @@ struct HashBlocks {
       std::uint64_t own[kStripesPerChunk];
       tensor.read_chunk(block * kContentHashBlock + first * kStripe + i * 8, own);
       const std::uint64_t* const secrets = table + kWords + i;
-      const std::uint64_t last_secret = table[kLast + i];  // For the very last stripe.
+      const std::uint64_t last_secret = table[kLast + i];  // Of the very last stripe.
       std::uint64_t product = 0;
       std::uint64_t sum = 0;
       for (std::int64_t in_chunk = 0; in_chunk < kStripesPerChunk; ++in_chunk) {
@@ -197,7 +193,7 @@ struct HashBlocks {
   }
 };
 
-/// Adds the hashes of a tensor with several blocks; one block per tensor.
+/// One block per tensor.
 struct AddHashes {
   HashedTogether together;
   const std::uint64_t* hashes;
@@ -213,7 +209,6 @@ struct AddHashes {
   }
 };
 
-/// Returns the constants that hashes are mixed with.
 std::vector<std::uint64_t> hash_table() {
   std::vector<std::uint64_t> table;
   const auto secret = hash64_secret(0);

@@ -1,10 +1,9 @@
 /// Attention over the paged cache on lanes. A row's bits depend only on its query and its keys in
 /// logical order: splits begin at multiples of kSplitKeys, with tiles of kTileKeys within. Scores
 /// add over D in order, sums over a tile's keys in order; each split has its own softmax, and a
-/// row's splits are merged in order. Memory layout, blocks and who takes a split change no bit.
+/// row's splits are merged in order.
 ///
-/// Shared memory is the bound: lanes read both operands of every multiply-add from it
-/// (results/reference/gpu_plan.md).
+/// Shared memory is the bound (results/reference/gpu_plan.md).
 
 #include <cmath>
 
@@ -17,10 +16,10 @@ namespace jforge {
 namespace {
 
 /// A tile of queries of one key head, or a share of it; block index = (tile · key heads + key head)
-/// · shares + share. Queries are independent, so shares change no bit.
+/// · shares + share.
 struct CachedAttention : CachedAttentionInputs<FloatSource> {
-  std::int64_t share_queries;  ///< Maximum queries of a share.
-  bool words;                  ///< Whether keys and values are aligned for words.
+  std::int64_t share_queries;
+  bool words;  ///< Keys and values are aligned for words.
 
   [[nodiscard]] static constexpr std::int64_t shared_bytes(const HeadShape& heads,
                                                            std::int64_t queries) {
@@ -32,7 +31,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
   }
   [[nodiscard]] std::int64_t shared_bytes() const { return shared_bytes(shape, share_queries); }
 
-  /// Returns the queries of a share: all, or equal parts that fit `most_shared`.
+  /// Returns all queries, or equal parts that fit `most_shared`.
   [[nodiscard]] static constexpr std::int64_t share_of(const HeadShape& heads, std::int64_t queries,
                                                        std::int64_t most_shared) {
     std::int64_t shares = 1;
@@ -45,7 +44,6 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
     return divide_up(most_queries, share_queries);
   }
 
-  /// A block's work and shared memory.
   struct Block {
     DecodeTile tile;
     std::int64_t key_head;
@@ -60,9 +58,9 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
     float* scores;          ///< [queries][kScoreStride]
     SoftmaxPart* softmax;   ///< [queries], of the split.
     SoftmaxPart* total;     ///< [queries]
-    float* shrink;          ///< [queries]: this tile's factor for the split's earlier sums.
+    float* shrink;          ///< [queries]: factor for the split's earlier sums.
     Merge* merge;           ///< [queries]
-    std::int64_t* sources;  ///< [kTileKeys]: offset of a key in k and v.
+    std::int64_t* sources;  ///< [kTileKeys]: offsets in k and v.
   };
 
   template <class Group>
@@ -106,7 +104,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
     write_totals(group, block);
   }
 
-  /// Where query i begins in q and output.
+  /// Of query i in q and output.
   [[nodiscard]] JFORGE_DEVICE std::int64_t place(const Block& block, std::int64_t i) const {
     return query_offset(shape, block.tile.row_begin, block.key_head, block.first_query + i);
   }
@@ -121,7 +119,6 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
     return left < 0 ? 0 : (left < count ? left : count);
   }
 
-  /// Softmax of keys [begin, end).
   template <class Group>
   JFORGE_DEVICE void take_split(Group& group, const Block& block, std::int32_t begin,
                                 std::int32_t end) const {
@@ -140,7 +137,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
     for (std::int32_t first = begin; first < end; first += keys_each) {
       const std::int32_t size = end - first < keys_each ? end - first : keys_each;
       load_keys(group, block, first, size);
-      // With few queries each lane takes one, to keep lanes busy; with many, lanes share reads.
+      // Few queries take a lane each, to keep lanes busy; many share reads.
       if (block.queries <= 4) {
         score<1>(group, block, first, size);
       } else {
@@ -177,8 +174,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
 
   template <int kEach, class Group>
   JFORGE_DEVICE void copy_keys(Group& group, const Block& block, std::int32_t size) const {
-    // A warp writes 32 elements of each of kEach rows, an odd stride apart, so its lanes use 32
-    // banks.
+    // A warp writes 32 elements of each of kEach rows at an odd stride, without bank conflicts.
     constexpr std::int32_t kAcross = 32 / kEach;
     const auto dim = static_cast<std::int32_t>(shape.dim);
     const auto pieces = static_cast<std::int32_t>(divide_up(dim, 32));
@@ -203,7 +199,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
     });
   }
 
-  /// Scores the tile's keys, kEach queries of one key per lane.
+  /// kEach queries of one key per lane.
   template <int kEach, class Group>
   JFORGE_DEVICE void score(Group& group, const Block& block, std::int32_t first,
                            std::int32_t size) const {
@@ -280,8 +276,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
     });
   }
 
-  /// Adds the tile's values to the split's sums, kEach queries of one column per lane. Hidden keys
-  /// are never multiplied in.
+  /// kEach queries of one column per lane. Hidden keys are never multiplied in.
   template <int kEach, class Group>
   JFORGE_DEVICE void add_values(Group& group, const Block& block, std::int32_t first,
                                 std::int32_t size) const {
@@ -319,7 +314,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
     });
   }
 
-  /// Merges the split into the row's total, or stores it as a part.
+  /// Merges the split into the total, or stores it as a part.
   template <class Group>
   JFORGE_DEVICE void finish_split(Group& group, const Block& block, std::int32_t begin) const {
     const auto dim = static_cast<std::int32_t>(shape.dim);
@@ -395,8 +390,8 @@ static_assert(CachedAttention::shared_bytes(kLargestHeads,
                                                                       kMostSharedBytes)) <=
               kMostSharedBytes);
 
-/// Merges the parts of a row and head; block index = row · heads + head. A lane takes several
-/// adjacent elements, because a part's two exponentials cost more than one element.
+/// Block index = row · heads + head. A lane takes several elements, because a part's two
+/// exponentials cost more than one.
 struct MergeParts {
   static constexpr std::int64_t kLanes = 32;
   static constexpr std::int64_t kNumbers = 4;
@@ -435,7 +430,7 @@ struct MergeParts {
   }
 
  private:
-  /// Visits the first `count` elements in registers: the loop has constant bounds.
+  /// Constant loop bounds keep the elements in registers.
   template <class Visit>
   JFORGE_DEVICE static void each_below(std::int64_t count, const Visit& visit) {
     for (int i = 0; i < kNumbers; ++i) {
@@ -446,7 +441,6 @@ struct MergeParts {
   }
 };
 
-/// Writes keys and values of decoding rows to the cache.
 struct WriteCache {
   const std::int32_t* rows;  ///< Of the cache seen as [pages · kCachePageRows, Hkv · D].
   FloatSource source_keys;
@@ -465,8 +459,8 @@ struct WriteCache {
   }
 };
 
-/// Moves rows within the cache for several layers at once, because a launch per layer would cost
-/// more than the move. Block index = keys or values of a layer, and a part of the copies.
+/// Moves cache rows of several layers at once, to save launches. Block index = keys or values of a
+/// layer, and a part of the copies.
 struct CopyCache {
   static constexpr std::int64_t kMostHalves = 128;
   static constexpr std::int64_t kRowsEach = 16;

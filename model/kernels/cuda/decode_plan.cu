@@ -109,8 +109,7 @@ std::int64_t CudaDecodePlan::padded_parts(std::int64_t parts) const {
              : parts;
 }
 
-/// Returns the next power of two, or beyond kMostPadded the next multiple of kPaddedRows, if the
-/// batch may be padded.
+/// The next power of two, or beyond kMostPadded the next multiple of kPaddedRows.
 std::int64_t CudaDecodePlan::padded(std::int64_t count, std::int64_t most) const {
   if (!batch().padded || count == 0 || count > kMostRecorded) {
     return count;
@@ -191,7 +190,6 @@ void CudaDecodePlan::place(PlannedRows& rows, PlannedRows& kept) {
   }
 }
 
-/// Appends the page rows of the slots in use.
 void CudaDecodePlan::place_pages() {
   const PageTable& table = batch().table;
   table_.clear();
@@ -214,7 +212,6 @@ void CudaDecodePlan::place_tiles(std::span<const CacheRow> places, HostQueries& 
   std::int64_t parts = 0;
   for (std::size_t row = 0; row < places.size(); ++row) {
     const CacheRow& place = places[row];
-    // Adjacent rows of one sequence or alternative share a tile.
     if (row_tiles_.empty() || !place.follows(places[row - 1]) ||
         row_tiles_.back().rows == most_rows) {
       row_tiles_.push_back({.row_begin = static_cast<std::int32_t>(row),

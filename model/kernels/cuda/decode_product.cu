@@ -1,9 +1,7 @@
 /// Decoding products: few rows by a weight that is read once. A row's bits depend only on the row
-/// and the weight.
-///
-/// With WeightStorage::bfloat16_arithmetic cuBLASLt multiplies (row-invariant products,
-/// cuda_products.h). Otherwise each lane owns a column and adds its steps in ascending order by
-/// FMA, with the CPU's bits; bfloat16 is widened in registers.
+/// and the weight. With WeightStorage::bfloat16_arithmetic cuBLASLt multiplies (row-invariant
+/// products, cuda_products.h). Otherwise each lane owns a column and adds its steps in ascending
+/// order by FMA, with the CPU's bits.
 
 #include <algorithm>
 #include <type_traits>
@@ -18,7 +16,6 @@ namespace jforge {
 
 namespace {
 
-/// A matrix [N, K] to pack.
 struct SourceMatrix {
   FloatSource values;
   std::int64_t n;
@@ -43,17 +40,15 @@ struct PackColumns {
   JFORGE_DEVICE static void put(BFloat16& to, float value) { to = round_to_bfloat16(value); }
 };
 
-/// 16 bytes, read together.
 struct alignas(16) FourFloats {
   float values[4];
 };
-/// Element i of eight bfloat16.
 [[nodiscard]] JFORGE_DEVICE inline float number_of(const MemoryWord& word, int i) {
   const std::uint32_t pair = word.bits[i / 2];
   return __builtin_bit_cast(float, i % 2 == 0 ? pair << 16 : pair & 0xFFFF0000U);
 }
 
-/// Rounds a matrix [rows, K] and pads it with zeros, one word per call.
+/// Rounds [rows, K] and pads it with zeros, one word per call.
 struct PadRows {
   FloatSource x;
   BFloat16* padded;
@@ -83,7 +78,7 @@ struct TakeColumns {
   }
 };
 
-/// Copies sums [M, N of a group] to the outputs, adding biases; kProductPadding columns per call.
+/// Copies a group's sums to the outputs and adds biases; kProductPadding columns per call.
 struct TakeGroup {
   struct Output {
     std::int64_t first;  ///< Column of the group.
@@ -117,7 +112,7 @@ struct TakeGroup {
   }
 };
 
-/// Counts elements of a float32 matrix that are not exact bfloat16 into partial[block].
+/// Counts elements that are not exact bfloat16 into partial[block].
 struct CountUnrounded {
   const float* values;
   std::int64_t count;
@@ -167,16 +162,15 @@ struct RoundedColumns {
 
 constexpr std::int64_t kTileColumns = 64;  ///< Lanes of a block: one output column each.
 constexpr std::int64_t kTileRows = 8;
-constexpr int kTileWords = 16;  ///< Overlapping reads of a lane's column.
+constexpr int kTileWords = 16;  ///< Overlapping reads.
 
-/// A lane's column: words of the tile and sums so far.
 template <class Weight>
 struct TileColumn {
   typename Weight::Word words[kTileWords];
   float sums[kTileRows];
 };
 
-/// x [M, K] times a packed weight, in tiles of kTileRows by kTileColumns.
+/// x [M, K] times a packed weight.
 template <class Weight>
 struct ColumnProduct {
   static constexpr int kTileDepth = kTileWords * Weight::kEach;
@@ -196,7 +190,7 @@ struct ColumnProduct {
   }
   template <class Group>
   JFORGE_DEVICE ProductTile multiply(Group& group, std::int64_t block) const {
-    // Blocks that share a weight are adjacent, so that the second reads it from the cache.
+    // Blocks that share a weight are adjacent, so that it is cached.
     const std::int64_t row_tiles = divide_up(m, kTileRows);
     const std::int64_t first_row = block % row_tiles * kTileRows;
     const std::int64_t first_column = block / row_tiles * kTileColumns;
@@ -238,7 +232,6 @@ struct ColumnProduct {
             rows,   first_column, of_tile(n - first_column, kTileColumns)};
   }
 
-  /// Adds the tile's steps to the sums of kRows rows.
   template <int kRows>
   JFORGE_DEVICE static void add_tile(const float* tile, int depth, TileColumn<Weight>& column) {
     JFORGE_UNROLL
@@ -262,7 +255,6 @@ struct ColumnProduct {
   }
 };
 
-/// y = the product (+ bias).
 struct WriteProduct {
   const float* bias;  ///< May be null.
   float* y;
@@ -289,7 +281,7 @@ struct alignas(8) BestColumn {
   float value;
   TokenId index;
 
-  /// Takes `other` if it is NaN, larger, or equal with a smaller index.
+  /// NaN wins; ties go to the smaller index.
   JFORGE_DEVICE void meet(const BestColumn& other) {
     if (index == kNaN || other.index == kNone) {
       return;
@@ -301,7 +293,7 @@ struct alignas(8) BestColumn {
   }
 };
 
-/// Columns per kept best; divides every product's tiles.
+/// Divides every product's tiles.
 constexpr std::int64_t kBestColumns = 16;
 
 /// best[row][column / kBestColumns]
@@ -329,7 +321,7 @@ struct FindBest {
 
 constexpr std::int64_t kBestLanes = 128;
 
-/// Reduces the lanes' best; the first lane calls `take`.
+/// Calls `take` on the first lane with the best.
 template <class Group, class Take>
 JFORGE_DEVICE void best_of_lanes(Group& group, BestColumn* own, const Take& take) {
   for (std::int64_t left = group.lanes() / 2; left > 0; left /= 2) {
@@ -346,10 +338,9 @@ JFORGE_DEVICE void best_of_lanes(Group& group, BestColumn* own, const Take& take
   });
 }
 
-/// Logits per block of BestOfLogits.
 constexpr std::int64_t kBestLogits = 1024;
 
-/// Best of every kBestLogits logits; block index = row · groups + group.
+/// Block index = row · groups + group.
 struct BestOfLogits {
   static constexpr int kAhead = kBestLogits / kBestLanes;
   const float* logits;
@@ -378,9 +369,9 @@ struct BestOfLogits {
   }
 };
 
-/// Best of a row; one block per row.
+/// One block per row.
 struct BestOfRow {
-  static constexpr int kAhead = 8;  ///< Overlapping reads of a lane.
+  static constexpr int kAhead = 8;
   const BestColumn* best;
   std::int64_t groups;
   TokenId* tokens;
@@ -402,7 +393,6 @@ struct BestOfRow {
   }
 };
 
-/// A product by a library weight, without rows and results.
 MatrixProduct library_product(const DeviceWeight& weight, DType result, const void* bias) {
   return {.transpose_b = true,
           .n = weight.padded_rows(),
@@ -452,7 +442,6 @@ FloatSource source_of(const ConstTensorView& weight) {
 
 }  // namespace
 
-/// Whether no element needs rounding.
 bool CudaKernelSet::all_bfloat16(const ConstTensorView& weight) {
   constexpr std::int64_t kLanes = 256;
   constexpr std::int64_t kMostBlocks = 256;
@@ -527,7 +516,6 @@ void CudaKernelSet::prepare_product(const MatrixProduct& product) {
   }
 }
 
-/// Returns x [M, K] rounded and padded for the library.
 const void* CudaKernelSet::library_rows(const ConstTensorView& x, const DeviceWeight& weight) {
   if (x.dtype() == DType::bfloat16 && weight.padded_columns() == weight.columns()) {
     return floating(x).data;
@@ -541,7 +529,7 @@ const void* CudaKernelSet::library_rows(const ConstTensorView& x, const DeviceWe
   return rounded;
 }
 
-/// Returns the bias readable by the library, null for none.
+/// Null for none.
 const void* CudaKernelSet::library_bias(const ConstTensorView& bias, const DeviceWeight& weight) {
   if (bias.empty()) {
     return nullptr;
@@ -592,8 +580,7 @@ struct CudaKernelSet::ProductOutput {
   Finish finish;
 };
 
-/// Calls each output's `finish` for every tile of x · weightᵀ, with one launch for weights of the
-/// same storage.
+/// Calls each `finish` for every tile of x · weightᵀ; one launch for weights of the same storage.
 template <class Finish>
 void CudaKernelSet::lane_products(const ConstTensorView& x,
                                   std::span<const ProductOutput<Finish>> outputs,

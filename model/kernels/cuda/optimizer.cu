@@ -8,7 +8,7 @@ namespace jforge {
 namespace {
 
 constexpr std::int64_t kSumLanes = 256;
-/// Elements per block: constant, so that the order of addition depends only on the size.
+/// Constant, so that the order of addition depends only on the size.
 constexpr std::int64_t kSumBlock = 1 << 14;
 
 struct SquaresOfBlock {

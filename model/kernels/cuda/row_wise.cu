@@ -1,6 +1,6 @@
-/// Norm, rotary, SwiGLU and embedding, which are memory-bound. If tensors are aligned and rows are
-/// whole words, a lane moves eight elements at once (MemoryWord), otherwise single elements in the
-/// same order: alignment changes no bit. Reductions are trees whose shape depends on the row's
+/// Norm, rotary, SwiGLU and embedding: memory-bound. A lane moves eight elements at once
+/// (MemoryWord) if tensors are aligned and rows are whole words, otherwise single ones in the same
+/// order, so alignment changes no bit. Reductions are trees whose shape depends on the row's
 /// length. Expected speed: results/reference/gpu_plan.md.
 
 #include <algorithm>
@@ -21,8 +21,8 @@ constexpr std::int64_t kRowLanes = 256;
 
 std::int64_t length(std::size_t size) { return static_cast<std::int64_t>(size); }
 
-/// Calls element.take<kCount>(i), which handles elements i … i + kCount − 1, over [0, count): by
-/// words if `words`, the rest singly.
+/// Calls element.take<kCount>(i) for elements i … i + kCount − 1, over [0, count): by words, the
+/// rest singly.
 template <class Element>
 struct ForWords {
   Element element;
@@ -56,8 +56,8 @@ void launch_words(DeviceQueue& queue, std::int64_t count, bool words, const Elem
   queue.launch(blocks, kElementLanes, ForWords<Element>{element, count, blocks, words}, what);
 }
 
-/// Visits a lane's share of a row, the same elements in the same order whether by words or singly.
-/// take(Count<n>, i) handles elements i … i + n − 1.
+/// Visits a lane's share of a row in the same order by words or singly. take(Count<n>, i) handles
+/// elements i … i + n − 1.
 template <int kCount>
 using Count = std::integral_constant<int, kCount>;
 template <class Take>
@@ -74,7 +74,7 @@ JFORGE_DEVICE void for_row(std::int64_t lane, std::int64_t lanes, std::int64_t c
     }
   }
 }
-/// Lanes per row: one per word, but whole warps and at most kRowLanes.
+/// One lane per word, but whole warps and at most kRowLanes.
 std::int64_t row_lanes(std::int64_t columns) {
   const auto words = static_cast<std::uint64_t>(divide_up(columns, kWordElements));
   return std::clamp<std::int64_t>(static_cast<std::int64_t>(std::bit_ceil(words)), 32, kRowLanes);
@@ -136,7 +136,7 @@ struct NormRow {
         constexpr int kCount = decltype(count)::value;
         float values[kCount];
         float factors[kCount];
-        x.read(at + i, values);  // This lane's own words, still in the L1 cache.
+        x.read(at + i, values);  // Still in the L1 cache.
         weight.read(i, factors);
         for (int e = 0; e < kCount; ++e) {
           values[e] = values[e] * inverse * factors[e];
@@ -220,7 +220,7 @@ struct Rotation {
   std::int64_t half;
   float direction;
 
-  /// Rotates kCount pairs from i on of the head at `from_head` into the head at `to_head`.
+  /// Heads begin at `from_head` and `to_head`.
   template <int kCount, class From>
   JFORGE_DEVICE void take(const From& from, std::int64_t from_head, const FloatTarget& to,
                           std::int64_t to_head, std::int32_t position, std::int64_t i) const {
@@ -252,7 +252,6 @@ Rotation rotation(const Tables& tables, bool backward) {
           backward ? -1.0F : 1.0F};
 }
 
-/// Heads rotated in place.
 struct RotatedHeads {
   FloatTarget x;
   const std::int32_t* positions;
@@ -328,7 +327,7 @@ struct RotateAndWrite {
   }
 };
 
-/// The same for heads that are normed first. Block index = head of q, then of k, of all rows.
+/// The same for normed heads. Block index = head of q, then of k, of all rows.
 struct NormRotateAndWrite {
   RotateAndWrite heads;
   NormRow q_norm;
@@ -424,9 +423,7 @@ struct Add {
   }
 };
 
-/// Moves kept rows to the front. A lane owns a column and takes rows in order, so nothing is
-/// overwritten before it is read; it reads several rows before it writes them, to overlap the
-/// loads.
+/// A lane owns a column and takes rows in order, so nothing is overwritten before it is read.
 struct KeepRows {
   const std::int32_t* rows;
   std::int64_t count;
@@ -479,7 +476,6 @@ void CudaKernelSet::embedding_backward(const PackedPlan& plan, ConstTensorView o
 
 namespace {
 
-/// y = rms_norm(x), after x += added if that is not null.
 NormRow norm_row(const FloatSource& added, const FloatTarget& x, const ConstTensorView& weight,
                  float epsilon, const TensorView& y, const TensorView& inverse_rms) {
   const std::int64_t columns = y.dim(y.shape().rank() - 1);

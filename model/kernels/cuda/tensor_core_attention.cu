@@ -1,7 +1,7 @@
 /// Packed attention forward on tensor cores (Dao 2023, algorithm 1). A block of four warps takes
 /// 128 rows of a query head, a warp one strip, and visits the planned key tiles, copying the next
-/// 32 keys meanwhile. The softmax turns scores in registers into the left side of the second
-/// product. Expected speed: results/reference/gpu_plan.md.
+/// 32 keys meanwhile. Scores in registers become the left side of the second product. Expected
+/// speed: results/reference/gpu_plan.md.
 
 #include <cmath>
 
@@ -23,7 +23,7 @@ struct Arguments {
   BFloat16* output;
   float* log_sum_exp;
   float scale;
-  float log2_scale;  ///< scale / log 2, for exponents to base 2.
+  float log2_scale;  ///< For exponents to base 2.
   float slack;       ///< kSoftmaxSlack in units of scores.
 };
 
@@ -82,8 +82,7 @@ __global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
     copy_visit(work.begin);
     for (int i = work.begin; i < work.end; ++i) {
       wait_copies<0>();
-      __syncthreads();  // This visit's keys and values have arrived; the last visit's have been
-                        // read.
+      __syncthreads();  // This visit's tiles have arrived; the last visit's have been read.
       if (i + 1 < work.end) {
         copy_visit(i + 1);
       }

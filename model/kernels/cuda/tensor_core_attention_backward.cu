@@ -1,7 +1,7 @@
-/// Packed attention backward on tensor cores: weights are recomputed from the log-sum-exp (Dao
-/// 2023, algorithm 2). One kernel over query tiles and one, with transposed scores, over key tiles:
-/// both keep all weights in registers, and every sum has one owner and a fixed order without
-/// atomics. This takes seven products instead of a single kernel's five.
+/// Packed attention backward on tensor cores (Dao 2023, algorithm 2). One kernel over query tiles
+/// and one, with transposed scores, over key tiles: both keep all weights in registers, and every
+/// sum has one owner and a fixed order without atomics, at seven products instead of a single
+/// kernel's five.
 
 #include "model/kernels/cuda/tensor_core_attention.cuh"
 #include "model/kernels/cuda/tensor_core_tiles.cuh"
@@ -17,7 +17,7 @@ constexpr int kKeys = kKeyTileRows;
 constexpr int kVisit = kVisitKeys;
 constexpr float kLog2E = 1.44269504F;
 
-/// A query's log-sum-exp in units of log 2, and Σ_d output · output gradient.
+/// log-sum-exp / log 2, and Σ_d output · output gradient.
 struct alignas(8) QueryTerms {
   float log_sum_exp;
   float delta;
@@ -29,11 +29,11 @@ struct Arguments {
   QueryTerms* terms;  ///< [H][padded rows]
   float* parts;       ///< [parts][Hkv][2: keys, values][kKeys][D]
   float scale;
-  float log2_scale;  ///< scale / log 2, for exponents to base 2.
+  float log2_scale;  ///< For exponents to base 2.
   unsigned padded_rows;
 };
 
-/// Computes the terms of every query, one per warp. Padding rows get weights exp(s − ∞) = 0.
+/// One warp per query. Padding rows get weights exp(s − ∞) = 0.
 template <int kDim>
 __global__ void __launch_bounds__(kLanes) attention_terms(const Arguments arguments) {
   const auto heads = static_cast<unsigned>(arguments.in.shape.heads);
@@ -133,8 +133,7 @@ __global__ void __launch_bounds__(kLanes, 2) attention_query_gradient(const Argu
     copy_visit(work.begin);
     for (int i = work.begin; i < work.end; ++i) {
       wait_copies<0>();
-      __syncthreads();  // This visit's keys and values have arrived; the last visit's have been
-                        // read.
+      __syncthreads();  // This visit's tiles have arrived; the last visit's have been read.
       if (i + 1 < work.end) {
         copy_visit(i + 1);
       }
@@ -221,7 +220,7 @@ struct KeyShared {
   int votes[kTileStrips];
 };
 
-/// A part's sums of keys, then of values.
+/// Sums of keys, then of values.
 template <int kDim>
 [[nodiscard]] __device__ __forceinline__ float* part_of(const Arguments& arguments, int part,
                                                         unsigned key_head) {
@@ -230,7 +229,6 @@ template <int kDim>
   return arguments.parts + std::uint64_t{index} * (2 * kKeys * kDim);
 }
 
-/// Stores sixteen rows of float32.
 template <int kDim>
 __device__ __forceinline__ void store_sums(const Accumulator (&sums)[kDim / 8], float* rows) {
   const int lane = warp_lane();
@@ -244,8 +242,8 @@ __device__ __forceinline__ void store_sums(const Accumulator (&sums)[kDim / 8], 
   }
 }
 
-/// Gradients of 64 keys and values of one key head over all query heads that read it, or a part of
-/// that; a warp owns 16 keys. Scores are transposed: rows are keys, columns a strip's queries.
+/// Gradients of 64 keys and values of one key head over all its query heads, or a part of that; a
+/// warp owns 16 keys. Scores are transposed: rows are keys, columns a strip's queries.
 template <int kDim>
 __global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
     attention_key_gradient(const Arguments arguments) {
@@ -262,7 +260,6 @@ __global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
   const auto query_stride = static_cast<unsigned>(in.shape.query_stride());
   const auto key_stride = static_cast<unsigned>(in.shape.key_stride());
 
-  /// Copies a strip of the group's query head `member`.
   const auto copy_step = [&](int stage_index, int member, int visit) {
     typename KeyShared<kDim>::Stage& stage = shared.stages[stage_index];
     const unsigned head = key_head * static_cast<unsigned>(group) + static_cast<unsigned>(member);
@@ -386,7 +383,7 @@ __global__ void __launch_bounds__(kLanes, kDim == 64 ? 3 : 2)
                    key_stride, own_first, is_there, [](int /*m*/, int /*half*/) { return 1.0F; });
 }
 
-/// Adds the parts of a tile's key or value gradients in order.
+/// In the order of the parts.
 template <int kDim>
 __global__ void __launch_bounds__(kLanes) attention_add_parts(const Arguments arguments) {
   const TensorCoreInputs& in = arguments.in;

@@ -1,9 +1,9 @@
 /// Attention over a paged bfloat16 cache on tensor cores. A warp takes 16 queries (a group's heads,
 /// row by row) of one key head through its keys, copying the next 32 meanwhile; up to four warps of
-/// a block share the keys. Bits depend on the same as in decode_attention.cu, the slow reference:
-/// neither tiles nor the block that takes a split matter. Within a split keys add up in products of
-/// 32 from multiples of 32 in logical order. A query's place among the 16 changes no bit, because
-/// each result of mma.sync is a separate sum.
+/// a block share the keys. As in decode_attention.cu, the slow reference, neither tiles nor the
+/// block that takes a split change a bit. Within a split keys add up in products of 32 in logical
+/// order. Each result of mma.sync is a separate sum, so a query's place among the 16 does not
+/// matter either.
 
 #include "model/kernels/cuda/attention_tiles.h"
 #include "model/kernels/cuda/cached_attention_parts.h"
@@ -23,7 +23,7 @@ static_assert(kSplit % kKeys == 0);
 
 struct Arguments {
   CachedAttentionInputs<const BFloat16*> in;
-  float log2_scale;  ///< scale / log 2, for exponents to base 2.
+  float log2_scale;  ///< For exponents to base 2.
   float slack;       ///< kSoftmaxSlack in units of scores.
 };
 
@@ -37,7 +37,7 @@ struct Shared {
 };
 
 using Softmax = RunningSoftmax<1>;
-/// A lane holds rows lane / 4 and lane / 4 + 8 of 16.
+/// Rows lane / 4 and lane / 4 + 8 of 16.
 constexpr int kHalves = Softmax::kRows;
 
 struct Query {
@@ -54,8 +54,7 @@ struct Query {
   return value;
 }
 
-/// Starts copies of keys and values first … first + 31 of a tile, zeros from key_end on; the warps
-/// take turns.
+/// Starts copies of 32 keys and values, zeros from key_end on; the warps take turns.
 template <int kDim>
 __device__ __forceinline__ void copy_stage(const CachedAttentionInputs<const BFloat16*>& in,
                                            const DecodeTile& tile, unsigned key_head, int first,
@@ -89,7 +88,6 @@ __device__ __forceinline__ void copy_stage(const CachedAttentionInputs<const BFl
   commit_copies();
 }
 
-/// Loads the warp's queries, rounded, as the left side of a product.
 template <int kDim>
 [[nodiscard]] __device__ __forceinline__ LeftFragments<1, kDim / 16> load_queries(
     const CachedAttentionInputs<const BFloat16*>& in, const Query (&queries)[kHalves]) {
@@ -115,7 +113,7 @@ template <int kDim>
   return result;
 }
 
-/// Writes a lane's columns, two adjacent elements each, to the row at `row`.
+/// Writes a lane's columns, two adjacent elements each.
 template <int kDim, class NumberOf>
 __device__ __forceinline__ void store_row(const FloatTarget& to, std::int64_t row,
                                           NumberOf number_of) {
@@ -132,7 +130,7 @@ __device__ __forceinline__ void store_row(const FloatTarget& to, std::int64_t ro
   }
 }
 
-/// kWhole: a block takes all keys of its tile and merges the splits; otherwise one split.
+/// kWhole: a block merges all splits of its tile; otherwise it takes one split.
 template <int kDim, bool kWhole>
 __global__ void __launch_bounds__(kMostLanes, 2) cached_attention(const Arguments arguments) {
   extern __shared__ __align__(128) unsigned char shared_bytes[];
@@ -168,7 +166,7 @@ __global__ void __launch_bounds__(kMostLanes, 2) cached_attention(const Argument
   const int seen_by_any = -warp_least(-max(queries[0].visible, queries[1].visible));
 
   Accumulator sums[1][kDim / 8];
-  // Earlier splits. Their sums do not fit the registers, so each lane keeps them in shared memory.
+  // Earlier splits; their sums do not fit the registers.
   [[maybe_unused]] SoftmaxPart total[kHalves];
   [[maybe_unused]] Accumulator* const totals =
       reinterpret_cast<Accumulator*>(shared_bytes + sizeof(Shared<kDim>)) +
@@ -189,8 +187,7 @@ __global__ void __launch_bounds__(kMostLanes, 2) cached_attention(const Argument
       copy_stage<kDim>(in, tile, key_head, first + kKeys, shared.stages[(i + 1) % 2]);
     }
     auto& stage = shared.stages[i % 2];
-    // If a row does not see all keys, its weight of 0 must not meet a non-finite value. Zeros
-    // follow the tile's last key.
+    // A weight of 0 must not meet a non-finite value if a row does not see all keys.
     const bool careful = seen_by_all < min(first + kKeys, tile.key_end);
     if (careful) {
       if (threadIdx.x < kKeys) {
@@ -227,7 +224,6 @@ __global__ void __launch_bounds__(kMostLanes, 2) cached_attention(const Argument
       continue;
     }
 
-    // The split is complete.
     const int begin = first / kSplit * kSplit;
     [[maybe_unused]] Merge merges[kHalves];
 #pragma unroll
@@ -293,7 +289,7 @@ void launch(const DeviceQueue& queue, std::int64_t blocks, const Arguments& argu
   static_assert(blocks_fit(2, kStages + kMostLanes / kWarpLanes * kTotals, 164));
   const auto warps = static_cast<unsigned>(divide_up(arguments.in.most_queries, kWarpQueries));
   const std::size_t shared = kStages + warps * kTotals;
-  // The maximum of any launch, because recorded launches keep their size.
+  // Recorded launches keep their size.
   constexpr std::size_t kMostShared = kStages + kMostLanes / kWarpLanes * kTotals;
   cuda_check(cudaFuncSetAttribute(cached_attention<kDim, kWhole>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize,

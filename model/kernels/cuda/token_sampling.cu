@@ -1,10 +1,9 @@
-/// Chooses tokens from logits like TokenSampler, the reference: penalty, temperature, top-k, top-p,
-/// Gumbel's maximum (METHOD.md §6.6). A block chooses one row's token; rows are independent.
+/// Chooses tokens like TokenSampler, the reference (METHOD.md §6.6). A block chooses one row's
+/// token.
 ///
-/// Cost: a row's V logits are read twice, with top-k three and with top-p alone four times, from
-/// the L2 cache, where the product just left them. Latency is the bound: data sheets suggest 0.05
-/// ms a row, 0.12 with top-k and 0.65 with top-p alone, against 0.8 to 1.7 ms on the host
-/// (decoder_benchmark). Not measured on a device.
+/// Latency is the bound: a row's V logits are read two to four times from the L2 cache, where the
+/// product left them. Data sheets suggest 0.05 ms a row, 0.12 with top-k and 0.65 with top-p alone,
+/// against 0.8 to 1.7 ms on the host (decoder_benchmark); not measured.
 
 #include <cmath>
 #include <cstring>
@@ -22,7 +21,7 @@ constexpr std::int64_t kChoiceLanes = 256;
 /// Lanes compare tokens as float32.
 constexpr std::int64_t kMostVocabulary = 1 << 24;
 
-/// A SampledRow on the device. The penalty applies to `penalised` [begin, end), each token once.
+/// The penalty applies to `penalised` [begin, end), each token once.
 struct RowChoice {
   double temperature;  ///< 0: the largest logit.
   double top_p;
@@ -37,7 +36,7 @@ struct RowChoice {
 static_assert(sizeof(RowChoice) % sizeof(std::uint64_t) == 0);
 constexpr std::int64_t kChoiceNumbers = sizeof(RowChoice) / sizeof(std::int32_t);
 
-/// Maps floats to integers of the same order; both zeros are equal.
+/// Preserves order; both zeros are equal.
 [[nodiscard]] JFORGE_DEVICE std::uint32_t order_of(float value) {
   const auto bits = __builtin_bit_cast(std::uint32_t, value + 0.0F);
   return (bits >> 31) != 0 ? ~bits : bits | 0x80000000U;
@@ -46,8 +45,8 @@ constexpr std::int64_t kChoiceNumbers = sizeof(RowChoice) / sizeof(std::int32_t)
   return __builtin_bit_cast(float, (order >> 31) != 0 ? order & 0x7FFFFFFFU : ~order);
 }
 
-/// Returns the largest c in [low, high] with holds(c). Requires: holds(low), and holds is true
-/// below any c for which it is true.
+/// Returns the largest c in [low, high] with holds(c). Requires: holds(low); holds(c) implies holds
+/// below c.
 template <class Holds>
 [[nodiscard]] JFORGE_DEVICE std::uint32_t last_that(std::uint32_t low, std::uint32_t high,
                                                     const Holds& holds) {
@@ -62,7 +61,6 @@ template <class Holds>
   return low;
 }
 
-/// A token with logit / T + noise.
 struct ScoredToken {
   double score;
   std::int64_t token;
@@ -87,7 +85,7 @@ struct ChooseTokens {
     return shared_size<ScoredToken>(kChoiceLanes) + 2 * shared_size<std::uint32_t>(kChoiceLanes);
   }
 
-  /// A row's state, equal on every lane.
+  /// Equal on every lane.
   struct Row {
     RowChoice choice;
     float* logits;
@@ -95,8 +93,8 @@ struct ChooseTokens {
     std::int64_t largest;  ///< The smallest token that has it.
     std::int32_t* candidates;
     std::int64_t num_candidates;
-    std::uint32_t least;  ///< Kept are candidates of higher order,
-    std::int64_t last;    ///< and those of this order up to this token.
+    std::uint32_t least;  ///< Kept: candidates of higher order,
+    std::int64_t last;    ///< and of this order up to this token.
 
     [[nodiscard]] JFORGE_DEVICE double scaled(float logit) const {
       return (static_cast<double>(logit) - static_cast<double>(top)) / choice.temperature;
@@ -145,14 +143,14 @@ struct ChooseTokens {
     });
   }
 
-  /// Calls take(token, logit) for a lane's share of the row.
+  /// Visits a lane's share of the row.
   template <class Group, class Take>
   JFORGE_DEVICE void over_logits(const Group& group, const Row& row, std::int64_t lane,
                                  const Take& take) const {
     read_ahead(
         lane, vocabulary, group.lanes(), [&](std::int64_t i) { return row.logits[i]; }, take);
   }
-  /// Calls take(token, logit) for a lane's share of the candidates.
+  /// Visits a lane's share of the candidates.
   template <class Group, class Take>
   JFORGE_DEVICE static void over_candidates(const Group& group, const Row& row, std::int64_t lane,
                                             const Take& take) {
@@ -171,7 +169,7 @@ struct ChooseTokens {
         });
   }
 
-  /// Returns false if a logit is NaN. Sets `orders` to each lane's largest.
+  /// Returns false for NaN. Sets `orders` to each lane's largest.
   template <class Group>
   [[nodiscard]] JFORGE_DEVICE bool find_largest(Group& group, Row& row,
                                                 std::uint32_t* orders) const {
@@ -204,7 +202,7 @@ struct ChooseTokens {
     return true;
   }
 
-  /// Applies top-k, then top-p; discards improbable tokens early. `orders`: each lane's largest.
+  /// Applies top-k, then top-p. `orders`: each lane's largest.
   template <class Group>
   JFORGE_DEVICE void cut(Group& group, Row& row, const std::uint32_t* orders,
                          std::uint32_t* counts) const {
@@ -220,8 +218,8 @@ struct ChooseTokens {
                     [&](std::int64_t /*i*/, float logit) { own += row.weight(logit); });
         return own;
       });
-      // Tokens below this share sum to less than (1 − top_p) · sum / 2, so none of them is needed
-      // to reach top_p · sum.
+      // Tokens below this share sum to less than (1 − top_p) · sum / 2; the others reach top_p ·
+      // sum.
       const double share = 0.5 * (1 - row.choice.top_p) * sum / static_cast<double>(vocabulary);
       collect(group, row, counts, [&](float logit) { return row.weight(logit) >= share; });
     }
@@ -230,7 +228,6 @@ struct ChooseTokens {
     }
   }
 
-  /// Keeps the tokens whose logits are at least the k-th largest.
   template <class Group>
   JFORGE_DEVICE void cut_k(Group& group, Row& row, const std::uint32_t* orders,
                            std::uint32_t* counts) const {
@@ -238,7 +235,7 @@ struct ChooseTokens {
     const std::uint32_t top = order_of(row.top);
     std::uint32_t bound = 0;
     if (row.choice.top_k <= group.lanes()) {
-      // k lanes' largest are k tokens, so the k-th of them bounds the k-th of all from below.
+      // The k-th of the lanes' largest bounds the k-th of all from below.
       bound = last_that(0, top, [&](std::uint32_t order) {
         return group.template sum<std::uint64_t>(
                    [&](std::int64_t lane) { return std::uint64_t{orders[lane] >= order}; }) >= k;
@@ -251,7 +248,7 @@ struct ChooseTokens {
     });
   }
 
-  /// Keeps the most probable candidates until their weights reach `target`.
+  /// Keeps the most probable until their weights reach `target`.
   template <class Group>
   JFORGE_DEVICE void cut_nucleus(Group& group, Row& row, double target) const {
     const std::uint32_t top = order_of(row.top);
@@ -269,7 +266,7 @@ struct ChooseTokens {
       });
     };
     const std::uint64_t equals = count_up_to(vocabulary);
-    // How many of the equal ones are needed, at least one.
+    // How many equal ones are needed.
     const double needed = ceil((target - above) / row.weight(value_of(least)));
     if (needed < static_cast<double>(equals)) {
       const std::uint64_t some = needed < 1 ? 1 : static_cast<std::uint64_t>(needed);
@@ -280,7 +277,6 @@ struct ChooseTokens {
     }
   }
 
-  /// Makes the tokens with `likely` logits the candidates.
   template <class Group, class Likely>
   JFORGE_DEVICE void collect(Group& group, Row& row, std::uint32_t* counts,
                              const Likely& likely) const {
@@ -305,7 +301,7 @@ struct ChooseTokens {
         [&](std::int64_t lane) { return std::uint64_t{counts[lane]}; }));
   }
 
-  /// Σ term(logit) of the candidates from `order` on.
+  /// Sums over the candidates from `order` on.
   template <class T, class Group, class Term>
   [[nodiscard]] JFORGE_DEVICE T sum_from(Group& group, const Row& row, std::uint32_t order,
                                          const Term& term) const {
@@ -322,7 +318,6 @@ struct ChooseTokens {
     return sum_from<double>(group, row, order, [&](float logit) { return row.weight(logit); });
   }
 
-  /// Returns the argmax of logit / T + noise over the kept tokens.
   template <class Group>
   [[nodiscard]] JFORGE_DEVICE std::int64_t draw(Group& group, const Row& row,
                                                 ScoredToken* scored) const {

@@ -1,5 +1,4 @@
-/// Output projection and both losses in one pass (METHOD.md §4), in chunks of rows that bound the
-/// logits.
+/// Output projection and both losses in one pass (METHOD.md §4), in chunks of rows.
 
 #include <cmath>
 
@@ -14,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kLossLanes = 256;
 
-/// An item's unweighted terms.
+/// Unweighted.
 struct ItemTerms {
   double consistency;
   double autoregressive;
@@ -41,7 +40,6 @@ struct GatherRows {
       }
     });
   }
-  /// Moves a lane's share of a row.
   template <int kCount>
   JFORGE_DEVICE void move(std::int64_t lane, std::int64_t lanes, std::int64_t from,
                           std::int64_t to) const {
@@ -53,7 +51,7 @@ struct GatherRows {
   }
 };
 
-/// Terms of an item and the gradients of its logits, in place if both are float32.
+/// Gradients replace logits if both are float32.
 struct ItemLoss {
   const LossItemRows* items;
   float consistency_scale;
@@ -66,13 +64,13 @@ struct ItemLoss {
 
   [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
 
-  /// Σ exp(z − maximum) over a lane's elements.
+  /// Σ exp(z − maximum) of a lane.
   struct LaneSum {
     float maximum;
     double sum;
   };
 
-  /// Returns log Σ exp(z), reading each logit once (Milakov & Gimelshein 2018).
+  /// log Σ exp(z), reading each logit once (Milakov & Gimelshein 2018).
   template <class Group>
   JFORGE_DEVICE float log_sum(Group& group, const float* z) const {
     typename Group::template PerLane<LaneSum> sums(group);
@@ -139,7 +137,7 @@ struct ItemLoss {
     }
   }
 
-  /// Sets `divergence` = Σ p_t (log p_t − log p_s) and the logit gradients weight · (p_s − p_t).
+  /// `divergence` = Σ p_t (log p_t − log p_s); logit gradients are weight · (p_s − p_t).
   template <class Group>
   JFORGE_DEVICE void teach(Group& group, std::int64_t row, const float* teacher, float teacher_sum,
                            float weight, double& divergence) const {
@@ -174,7 +172,6 @@ struct ItemLoss {
   }
 };
 
-/// Adds a chunk's weighted terms to the sums, on one block.
 struct AddTerms {
   const LossItemRows* items;
   const ItemTerms* terms;
