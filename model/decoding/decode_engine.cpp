@@ -53,8 +53,7 @@ void DecodeEngine::admit(std::unique_ptr<SequenceDecoder> decoder) {
   begin_waiting();
 }
 
-/// Begins waiting sequences in order while the cache has room. Overtaking would let short sequences
-/// starve a long one.
+/// Begins sequences in order: overtaking would let short ones starve a long one.
 void DecodeEngine::begin_waiting() {
   while (!waiting_.empty()) {
     const std::size_t index = waiting_.front();

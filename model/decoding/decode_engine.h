@@ -68,8 +68,7 @@ class DecodeEngine {
   /// order of admission. Requires: free_slots() > 0. Throws DataError if it needs more positions or
   /// branch rows than a slot has.
   void admit(std::unique_ptr<SequenceDecoder> decoder);
-  /// Makes one batched forward. Requires: running() > 0. After an exception only clear() may
-  /// follow.
+  /// Makes one batched forward. Requires: running() > 0. After a throw only clear() may follow.
   void step();
   /// Returns each result once; empty if there is none.
   [[nodiscard]] std::optional<DecodeResult> take_finished();

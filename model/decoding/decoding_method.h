@@ -40,8 +40,8 @@ struct DecodingMethod {
 ///    sequences;
 ///  - "mr_lookup": "mr" whose first candidate is the draft of "prompt_lookup";
 ///  - "prompt_lookup": drafts copied from prompt and answer (§6.3), a baseline.
-/// All have the sampling keys (SamplingOptions). Missing keys take defaults; keys of other methods
-/// are ignored. `seed` seeds drafts and sampling. Throws ConfigError for an unknown name or invalid
+/// All have the sampling keys (SamplingOptions). Missing keys take defaults; other methods' keys
+/// are ignored. `seed` is for drafts and sampling. Throws ConfigError for an unknown name or bad
 /// value.
 [[nodiscard]] DecodingMethod make_decoding_method(std::string_view name,
                                                   const DecodingSettings& settings,

@@ -18,8 +18,7 @@ namespace jforge {
 /// Limits up-front reservations, so that an absurd T or n fails at the slot capacity instead.
 inline constexpr std::int64_t kUsualTokens = 4096;
 
-/// Returns a = 1 + leading j with draft[j + 1] == predictions[j] (METHOD.md §1). Requires: draft[0]
-/// is right.
+/// a = 1 + leading j with draft[j + 1] == predictions[j] (METHOD.md §1). draft[0] must be right.
 [[nodiscard]] inline std::size_t count_accepted(std::span<const TokenId> draft,
                                                 std::span<const TokenId> predictions) {
   std::size_t accepted = 1;
@@ -44,8 +43,8 @@ inline void fill_draft(std::vector<TokenId>& draft, std::size_t length,
 }
 
 /// Returns one period of the text's continuation: what followed the newest earlier occurrence of
-/// the longest suffix of `known`, of at most `match_length` tokens, from that suffix's last token
-/// on, without the last token of `known`. Empty if the last token did not occur before.
+/// the longest suffix of `known` (at most `match_length` tokens), from its last token on, without
+/// the last token of `known`. Empty if that token did not occur before.
 [[nodiscard]] inline std::span<const TokenId> find_period(std::span<const TokenId> known,
                                                           std::size_t match_length) {
   const std::span<const TokenId> before = known.first(known.size() - 1);

@@ -20,18 +20,17 @@ struct JacobiOptions {
   /// Trajectory mode (METHOD.md §1): eos counts once its block is complete; at most ceil(T / n)
   /// blocks; the tokens are the fixed points cut after the first eos and at T.
   bool complete_blocks = false;
-  /// Records every state of every block. Requires complete_blocks: otherwise the last block may
-  /// have no fixed point.
+  /// Records every state. Requires complete_blocks: else the last block may lack its fixed point.
   bool record_states = false;
 
-  /// Throws ConfigError if block_size < 1, or record_states or the running window contradicts
-  /// complete_blocks.
+  /// Throws ConfigError if block_size < 1, record_states lacks complete_blocks, or complete_blocks
+  /// is combined with the running window.
   void validate() const;
 };
 
-/// Jacobi fixed-point iteration (METHOD.md §1, §6.1, §6.2). Draft tokens come from the stream
-/// (seed, jacobi_draft, round, request id, block); the running window uses block 0 throughout. Each
-/// forward commits a token, so a block takes at most n forwards, the last block n − 1.
+/// Jacobi fixed-point iteration (METHOD.md §1, §6.1, §6.2). Drafts use the stream (seed,
+/// jacobi_draft, round, request id, block); the running window uses block 0 throughout. Each
+/// forward commits a token, so a block takes at most n forwards, the last one n − 1.
 [[nodiscard]] std::unique_ptr<SequenceDecoder> make_jacobi_decoder(DecodeRequest request,
                                                                    const JacobiOptions& options);
 

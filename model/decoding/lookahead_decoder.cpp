@@ -135,12 +135,11 @@ class LookaheadDecoder final : public DraftDecoder {
     }
   }
 
-  /// Branches: the newest token, the first level of the other columns, each column from its second
-  /// level on, then the n-grams to verify.
+  /// Branches: the newest token, the other columns' first level, each column from its second level
+  /// on, then the n-grams to verify.
   void assemble() {
     const std::size_t levels = columns_.empty() ? 1 : columns_[0].size();
-    // A column ends levels − 1 positions after its start, and every row must still be useful before
-    // T.
+    // A column ends levels − 1 positions after its start; rows beyond T are useless.
     const std::size_t most = std::max(tokens_left() + 1, levels) - levels;
     num_columns_ = std::min(columns_.size(), most);
     first_level_.assign(1, newest_);
@@ -173,7 +172,7 @@ class LookaheadDecoder final : public DraftDecoder {
     }
   }
 
-  /// Adds an alternative that forks after column `column` of the first level.
+  /// Forks after column `column` of the first level.
   void add_alternative(std::int64_t column, std::span<const TokenId> tokens,
                        std::size_t first_output) {
     branches_.push_back({.first_position = kv_length_ + 1 + column,
@@ -188,7 +187,7 @@ class LookaheadDecoder final : public DraftDecoder {
   std::size_t num_columns_ = 0;                ///< Forwarded columns.
   NgramPool pool_;
   std::vector<TokenId> first_level_;  ///< Of the forwarded columns.
-  std::vector<TokenId> draft_;        ///< The newest token and the right part of the best n-gram.
+  std::vector<TokenId> draft_;        ///< The newest token and the best n-gram's right part.
   std::vector<DraftBranch> branches_;
   std::size_t first_column_ = 0;
   std::size_t first_guess_ = 0;

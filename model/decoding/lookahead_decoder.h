@@ -16,7 +16,7 @@ struct LookaheadOptions {
   std::uint64_t seed = 0;
   std::uint64_t round = 0;
 
-  void validate() const;
+  void validate() const;  ///< Throws ConfigError.
 };
 
 /// Lookahead decoding, a training-free baseline (METHOD.md §6.3; Fu et al. 2024). Level l of column

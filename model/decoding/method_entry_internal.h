@@ -14,8 +14,7 @@
 
 namespace jforge {
 
-// Upper bounds far above useful values: a typo is reported with its key instead of exhausting
-// memory.
+// Far above useful values: a typo is reported with its key instead of exhausting memory.
 inline constexpr double kMaxDraftTokens = 1 << 20;
 inline constexpr double kMaxDrafts = 1024;
 

@@ -26,8 +26,7 @@ void MultiBlockOptions::validate() const {
 
 namespace {
 
-/// A block after the real-active one (METHOD.md §6.3). Its accepted tokens are provisional: not
-/// committed, not tested for an end of sequence.
+/// A block after the real-active one (METHOD.md §6.3). Its accepted tokens are provisional.
 struct PseudoBlock {
   std::vector<TokenId> tokens;
   std::size_t accepted = 0;   ///< Leading tokens confirmed by a forward.
@@ -287,9 +286,8 @@ class MultiBlockDecoder final : public DraftDecoder {
     }
   }
 
-  /// Candidates begin with the plain draft's first token: first what followed the last tokens
-  /// earlier in the text, then the pool, newest first. They are completed with the plain draft's
-  /// end.
+  /// Candidates: what followed the last tokens earlier in the text, then the pool from the draft's
+  /// first token on, newest first; completed with the plain draft's end.
   void find_candidates() {
     num_candidates_ = 0;
     if (options_.match_length > 0) {

@@ -19,17 +19,15 @@ struct MultiBlockOptions {
   double spawn_ratio = 0.85;           ///< r in (0, 1]
   std::int32_t verification_size = 4;  ///< ≥ 1: drafts verified per forward.
   std::int32_t ngram_pool = 16;        ///< ≥ 0: rejected sequences kept.
-  /// Maximum number of last tokens looked up in the text for the first candidate. 0: none, as in
-  /// the paper.
+  /// Maximum number of last tokens looked up in the text for a candidate. 0: none, as in the paper.
   std::int32_t match_length = 0;
   SpawnMode spawn = SpawnMode::continuation;
-  /// Candidates carry the pseudo blocks, and the winner's predictions refine them, as in the
-  /// authors' code.
+  /// As in the authors' code, candidates carry the pseudo blocks, and the winner refines them.
   bool pseudo_on_every_row = false;
   std::uint64_t seed = 0;
   std::uint64_t round = 0;
 
-  void validate() const;
+  void validate() const;  ///< Throws ConfigError.
 };
 
 /// Multi-block decoding with rejection recycling (METHOD.md §6.3; the paper's algorithm 1). The

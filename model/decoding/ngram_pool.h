@@ -15,13 +15,11 @@ class NgramPool {
  public:
   explicit NgramPool(std::size_t capacity) : entries_(capacity) {}
 
-  /// Reserves memory for sequences of up to `tokens` tokens.
   void reserve(std::size_t tokens);
-  /// Adds `sequence`, dropping the oldest if the pool is full. Ignores one that is already kept or
-  /// has fewer than two tokens.
+  /// Drops the oldest if full. Ignores sequences already kept or with fewer than two tokens.
   void push(std::span<const TokenId> sequence);
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  /// Returns the i-th newest sequence from its first `token` on; empty if it does not hold `token`.
+  /// The i-th newest sequence from its first `token` on; empty without `token`.
   [[nodiscard]] std::span<const TokenId> from(std::size_t i, TokenId token) const;
 
  private:

@@ -24,8 +24,8 @@ void ParallelTrajectoryOptions::validate() const {
 
 namespace {
 
-/// Cache rows for a sequence's iterates in one forward; one block's at least. More rows do not pay,
-/// because the batch fills forwards already.
+/// Cache rows for a sequence's iterates in one forward; at least one block's. The batch fills
+/// forwards already, so more would not pay.
 constexpr std::int64_t kIterateRows = 256;
 
 class ParallelTrajectoryDecoder final : public SequenceDecoder {
@@ -102,7 +102,7 @@ class ParallelTrajectoryDecoder final : public SequenceDecoder {
   struct Block {
     std::size_t index = 0;
     std::vector<TokenId> state;  ///< [n]
-    std::size_t converged = 0;   ///< d ≥ 1: leading tokens equal to the fixed point's.
+    std::size_t converged = 0;   ///< d ≥ 1: leading tokens that equal the fixed point.
     std::optional<StateChoice> choice;
     bool flipped = false;
     bool done = false;
@@ -163,7 +163,7 @@ class ParallelTrajectoryDecoder final : public SequenceDecoder {
   }
 
   /// Appends the tokens that the cache gained: the sequence's own before the committed branch, then
-  /// that branch's. Reads forwarded_, because the branches' spans are no longer valid.
+  /// that branch's. The branches' spans are no longer valid, so it reads forwarded_.
   void append_committed(const Commit& commit) {
     std::size_t begin = 0;
     for (std::size_t i = 0; i < commit.branch; ++i) {

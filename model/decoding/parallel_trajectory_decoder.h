@@ -24,7 +24,7 @@ struct ParallelTrajectoryOptions {
   /// Selects the state kept of each block beside the fixed point; empty: all states.
   std::optional<NoiseScheduleOptions> schedule;
 
-  void validate() const;
+  void validate() const;  ///< Throws ConfigError.
 };
 
 /// Teacher-forced parallel trajectories (METHOD.md §1): the recording Jacobi decoder's states,

@@ -40,8 +40,8 @@ class PassRecorder final : public DecodeObserver {
   void before_advance(const SequenceDecoder& decoder) override;
   void after_advance(const SequenceDecoder& decoder, const Commit& commit) override;
 
-  /// Returns a row for the prefill and each pass. `tokens`: the finished sequence's; each is in
-  /// exactly one row as accepted or recycled. Not for complete_blocks, whose passes exceed the
+  /// Returns a row for the prefill and each pass. Each of `tokens`, the finished sequence's, is
+  /// accepted or recycled in exactly one row. Not for complete_blocks, whose passes exceed the
   /// answer.
   [[nodiscard]] std::vector<TraceRow> rows(std::span<const TokenId> tokens) const;
   /// Returns each row's wall-clock time since the end of the prefill.

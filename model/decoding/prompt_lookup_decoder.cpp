@@ -52,8 +52,7 @@ class PromptLookupDecoder final : public DraftDecoder {
   }
 
  private:
-  /// Drafts what followed the newest earlier occurrence of the longest matching suffix, repeated
-  /// periodically if it reaches the end of the text.
+  /// Drafts what followed the newest earlier occurrence of the longest matching suffix.
   void look_up(TokenId newest) {
     context_.push_back(newest);
     const std::size_t wanted =

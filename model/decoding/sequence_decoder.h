@@ -29,8 +29,7 @@ struct DecodeRequest {
   std::vector<TokenId> eos_ids = {};  ///< Empty: never stop early.
   SamplingOptions sampling = {};      ///< Greedy by default.
 
-  /// Throws DataError for an empty prompt or a negative token; ConfigError for T outside [1, 2^31)
-  /// or invalid sampling.
+  /// Throws DataError for an empty prompt or a negative token; ConfigError for other bad values.
   void validate() const;
   [[nodiscard]] bool is_eos(TokenId token) const noexcept;
 };
@@ -73,8 +72,7 @@ struct BranchOutcome {
   std::span<const TokenId> predictions;
 };
 
-/// The branch whose first `rows` rows join the sequence. Only an alternative's are moved in the
-/// cache.
+/// Adds the branch's first `rows` rows to the sequence. Only an alternative's move in the cache.
 struct Commit {
   std::size_t branch = 0;
   std::int64_t rows = 0;
@@ -89,17 +87,16 @@ class SequenceDecoder {
   /// kv_length() on, followed by alternatives, which begin anywhere up to their end. Not empty
   /// before finished(). Spans are valid until the next advance().
   [[nodiscard]] virtual std::span<const DraftBranch> pending() const = 0;
-  /// Returns the number of valid cache entries: the prompt and every known token but the newest.
+  /// Returns the number of valid cache entries: after prefill, all known tokens but the newest.
   [[nodiscard]] virtual std::int64_t kv_length() const = 0;
-  /// Takes one outcome per pending branch. Throws InternalError for a wrong number of outcomes or
-  /// predictions.
+  /// Takes an outcome per pending branch. Throws InternalError for wrong numbers of predictions.
   virtual Commit advance(std::span<const BranchOutcome> outcomes) = 0;
   [[nodiscard]] virtual bool finished() const = 0;
   /// Requires: finished(). Call once.
   [[nodiscard]] virtual DecodeResult take_result() = 0;
-  /// Returns the maximum number of cache positions.
+  /// Maximum number of cache positions.
   [[nodiscard]] virtual std::int64_t max_positions() const = 0;
-  /// Returns the maximum number of rows of all alternatives.
+  /// Maximum number of rows of all alternatives.
   [[nodiscard]] virtual std::int64_t max_branch_rows() const { return 0; }
   [[nodiscard]] virtual PromptId id() const = 0;
   [[nodiscard]] virtual const SamplingOptions& sampling() const = 0;

@@ -1,7 +1,6 @@
 #pragma once
 
-/// Index data of a decoding forward on the set's device, checked and copied once instead of per
-/// layer.
+/// Index data of a decoding forward on the set's device, checked and copied once, not per layer.
 
 #include <cstdint>
 #include <functional>
@@ -80,8 +79,7 @@ class DecodePlan {
   DecodePlan& operator=(const DecodePlan&) = delete;
 
   /// Requires: the batch's spans outlive the plan's use. Throws InternalError unless rows, seen
-  /// rows and copies lie in pages of their slots, kept rows ascend, and every row or none has a
-  /// token.
+  /// rows and copies lie in pages of their slots, kept rows ascend, and all or no rows have tokens.
   void assign(const DecodeBatch& batch);
 
   [[nodiscard]] const AttentionHeads& heads() const noexcept { return heads_; }

@@ -12,19 +12,16 @@ namespace jforge {
 /// Values of model.device, pretrain.device and --device.
 enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 
-/// automatic: CUDA if built in and a device responds, else the CPU. Throws EnvironmentError for
-/// cuda without a device.
+/// automatic: CUDA if built in and a device responds, else the CPU. Throws EnvironmentError.
 [[nodiscard]] Device resolve_device(DeviceChoice choice);
 
 /// Throws EnvironmentError, naming the setting, if the device does not exist.
 void expect_device(std::string_view name, DeviceChoice choice);
 
-/// Returns "CPU" or, for example, "CUDA device 0 (NVIDIA H200)". Throws EnvironmentError if
-/// missing.
+/// Returns "CPU" or, say, "CUDA device 0 (NVIDIA H200)". Throws EnvironmentError if missing.
 [[nodiscard]] std::string describe_device(Device device, int local_rank);
 
-/// A host's rank `local_rank` takes CUDA device local_rank mod the number of devices. Throws
-/// EnvironmentError.
+/// Rank `local_rank` takes CUDA device local_rank mod their number. Throws EnvironmentError.
 [[nodiscard]] std::unique_ptr<KernelSet> make_kernel_set(DeviceChoice choice, int local_rank);
 
 }  // namespace jforge

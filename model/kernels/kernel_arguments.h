@@ -1,7 +1,6 @@
 #pragma once
 
-/// Argument checks, small tables and plans of every kernel set. Checks throw InternalError unless
-/// noted.
+/// Argument checks, small tables and plans of all kernel sets. Checks throw InternalError.
 
 #include <cstdint>
 #include <span>
@@ -16,7 +15,7 @@ void expect_float32(const ConstTensorView& view, const char* name);
 
 void expect_floating(const ConstTensorView& view, const char* name);
 
-/// Returns the operands' common type. The result has it or float32.
+/// Returns the operands' common type, which the result must have unless it is float32.
 [[nodiscard]] DType product_type(const ConstTensorView& a, const ConstTensorView& b,
                                  const ConstTensorView& result, const char* name);
 
@@ -92,17 +91,16 @@ struct LossUse {
           .distills_clean = terms.ar_loss == ArLoss::distillation};
 }
 
-/// Order of a chunk's gathered rows: students, clean rows with a target, pure teachers; so rows
-/// with gradient are adjacent.
+/// Gathers rows of a chunk: students, clean rows with a target (both with gradient), pure teachers.
 struct LossPlacement {
   /// Source of each gathered row: a hidden state for the first `own`, then a separate teacher's.
   std::vector<std::int64_t> sources;
-  std::vector<std::int64_t> student;  ///< Of each item's student; −1: none.
-  /// Has the target or teaches; −1: none.
+  std::vector<std::int64_t> student;  ///< Gathered row of each item's student; −1: none.
+  /// Gathered row that has the target or teaches; −1: none.
   std::vector<std::int64_t> clean;
-  /// Teaches: `clean` or a separate teacher's. Unused without a student or taught clean row.
+  /// Gathered row that teaches: `clean` or a separate teacher's. Unused if nothing is taught.
   std::vector<std::int64_t> teacher;
-  std::int64_t with_gradient = 0;  ///< Their number; they come first.
+  std::int64_t with_gradient = 0;  ///< Number of gathered rows with gradient; they come first.
   std::int64_t own = 0;
 
   void place(std::span<const LossItem> items, LossUse use);
@@ -117,8 +115,7 @@ void check_vocabulary_loss(const PackedPlan& plan, const ConstTensorView& hidden
 [[nodiscard]] std::size_t loss_chunk_end(std::span<const LossItem> items, std::size_t begin,
                                          LossUse use, std::int64_t most_rows);
 
-/// Rows of logits held at once on the CPU: about 128 MiB, at least 64 rows, because each chunk
-/// packs the head again.
+/// CPU logits held at once: about 128 MiB, at least 64 rows, since each chunk packs the head again.
 [[nodiscard]] std::int64_t loss_chunk_rows(std::int64_t vocabulary);
 
 }  // namespace jforge

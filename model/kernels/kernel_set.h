@@ -55,8 +55,7 @@ enum class WeightStorage : std::uint8_t {
   automatic,  ///< bfloat16 if that is exact for every element, else float32.
   float32,
   bfloat16,  ///< Rounds to nearest even (to_bfloat16).
-  /// Also rounds the multiplied rows: bfloat16 products with float32 sums, for large batches. Rows
-  /// stay batch-invariant.
+  /// Also rounds the multiplied rows: bfloat16 products with float32 sums, for large batches.
   bfloat16_arithmetic,
 };
 [[nodiscard]] constexpr bool rounds(WeightStorage storage) noexcept {
@@ -74,8 +73,7 @@ enum class WeightStorage : std::uint8_t {
                                                                                 : DType::float32;
 }
 
-/// Rows of logits that a device holds at once with bfloat16 arithmetic: enough to hide reading the
-/// head.
+/// Rows of logits held at once with bfloat16 arithmetic on a device: enough to hide head reads.
 inline constexpr std::int64_t kDeviceArgmaxRows = 256;
 
 class PackedWeight;
@@ -161,8 +159,7 @@ enum class ArLoss : std::uint8_t {
   distillation,   ///< A separate teacher's distribution: KL(teacher ‖ clean row).
 };
 
-/// vocabulary_loss differentiates consistency_scale · Σ w KL + ar_scale · Σ w CE, or KL with
-/// ArLoss::distillation.
+/// vocabulary_loss differentiates consistency_scale · Σ w KL + ar_scale · Σ w CE (distilled: KL).
 struct LossTerms {
   float consistency_scale = 1;
   float ar_scale = 1;
@@ -209,8 +206,7 @@ class KernelSet {
   /// table_gradient [V, C] += output_gradient [T, C], rows in ascending order.
   virtual void embedding_backward(const PackedPlan& plan, ConstTensorView output_gradient,
                                   TensorView table_gradient) = 0;
-  /// y = x / rms(x) · weight over the last dimension. inverse_rms [T] is for backward (may be
-  /// empty). y may be x.
+  /// y = x / rms(x) · weight over the last dimension; y may be x. inverse_rms [T] may be empty.
   virtual void rms_norm(ConstTensorView x, ConstTensorView weight, float epsilon, TensorView y,
                         TensorView inverse_rms) = 0;
   /// x_gradient += …, weight_gradient += ….
@@ -239,15 +235,13 @@ class KernelSet {
   virtual void keep_rows(const DecodePlan& plan, TensorView x) = 0;
 
   // Training
-  /// y [M, N] = x [M, K] · weightᵀ (+ bias [N] if not empty). On CUDA a float32 bias needs a
-  /// float32 result.
+  /// y [M, N] = x [M, K] · weightᵀ (+ bias [N]). On CUDA a float32 bias needs a float32 result.
   virtual void linear(ConstTensorView x, ConstTensorView weight, ConstTensorView bias,
                       TensorView y) = 0;
   /// x_gradient [M, K] = y_gradient [M, N] · weight; with `accumulate`, +=.
   virtual void linear_backward_input(ConstTensorView y_gradient, ConstTensorView weight,
                                      TensorView x_gradient, bool accumulate) = 0;
-  /// weight_gradient [N, K] = y_gradientᵀ · x; with `accumulate`, +=. bias_gradient [N] += column
-  /// sums, if not empty.
+  /// weight_gradient [N, K] = y_gradientᵀ · x; with `accumulate`, +=. Adds to bias_gradient [N].
   virtual void linear_backward_weight(ConstTensorView y_gradient, ConstTensorView x,
                                       TensorView weight_gradient, TensorView bias_gradient,
                                       bool accumulate) = 0;
@@ -313,27 +307,22 @@ class KernelSet {
   virtual void cache_copy(const DecodePlan& plan, std::span<const LayerCache> layers) = 0;
   /// output [M, H, D], float32 as q (bfloat16 also on a device): each row attends to the keys given
   /// by its CacheRow, in position order, whatever their pages. For bfloat16 caches with heads of 64
-  /// or 128 CUDA's tensor cores round queries and attention weights (by 2⁻⁸ of Σ|weight · value|),
-  /// batch-invariantly.
+  /// or 128 CUDA's tensor cores round queries and attention weights (by 2⁻⁸ of Σ|weight · value|).
   virtual void cached_attention(const DecodePlan& plan, DecodeRows which, ConstTensorView q,
                                 LayerCache cache, TensorView output) = 0;
-  /// tokens[i] = argmax over V of hidden row i · headᵀ, int32 [M]; the smallest id on ties,
-  /// kNoToken for NaN.
+  /// tokens[i] = argmax of hidden row i · headᵀ, int32 [M]; smallest id on ties, kNoToken for NaN.
   virtual void invariant_argmax(ConstTensorView hidden, const PackedWeight& head,
                                 TensorView tokens) = 0;
   /// tokens[i], int32 [M], is chosen from logits row i, float32 [M, V], by rows[i] (TokenSampler);
-  /// kNoToken for NaN. Overwrites the logits. Sets agree unless scores, or a sum and top_p, differ
-  /// by a few float64 ulps.
+  /// kNoToken for NaN. Overwrites the logits. Sets agree unless scores differ by few float64 ulps.
   virtual void sample_tokens(TensorView logits, std::span<const SampledRow> rows,
                              TensorView tokens) = 0;
 };
 
-/// Waits for the tokens of invariant_argmax() or sample_tokens(). Throws NumericalError for a row
-/// whose logits hold NaN.
+/// Waits for the queue. Throws NumericalError for kNoToken, which means that the logits hold NaN.
 void read_tokens(KernelSet& kernels, ConstTensorView tokens, std::span<TokenId> result);
 
-/// AVX2 + FMA, or AVX-512 with equal bits in decoding. Throws EnvironmentError if the processor
-/// lacks AVX2 or FMA.
+/// AVX2 + FMA, or AVX-512 with equal bits in decoding. Throws EnvironmentError without AVX2 or FMA.
 [[nodiscard]] std::unique_ptr<KernelSet> make_cpu_kernel_set();
 
 }  // namespace jforge

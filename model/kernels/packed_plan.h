@@ -1,7 +1,6 @@
 #pragma once
 
-/// Index data of rows and packed batches on the set's device, checked and copied once instead of
-/// per layer.
+/// Index data of packed batches on the set's device, checked and copied once, not per layer.
 
 #include <cstdint>
 #include <span>
@@ -43,8 +42,8 @@ class PackedPlan {
   PackedPlan& operator=(const PackedPlan&) = delete;
 
   /// Requires: `batch` outlives the plan's use. Throws InternalError unless tokens, positions and
-  /// layout agree, segments cover the rows in order and are valid (AttentionSegment), and loss
-  /// items lie in the rows.
+  /// layout agree, the segments cover the rows and are valid (AttentionSegment), and loss items lie
+  /// in them.
   void assign(const PackedBatch& batch);
 
   [[nodiscard]] const AttentionHeads& heads() const noexcept { return heads_; }

@@ -18,13 +18,12 @@ namespace jforge {
 /// Conventions and order are Hugging Face's: penalty, temperature, top-k, top-p.
 struct SamplingOptions {
   double temperature = 0;  ///< T ≥ 0; 0: the largest logit, the smallest id on ties.
-  /// In (0, 1]: keeps the most probable tokens until their sum, after top-k, reaches top_p; smaller
+  /// In (0, 1]: keeps the most probable tokens, after top-k, until their sum reaches top_p; smaller
   /// ids first on ties. 1: all.
   double top_p = 1;
   /// ≥ 0: keeps tokens whose logit is at least the k-th largest; 0: all.
   std::int32_t top_k = 0;
-  /// Above 0: divides positive logits and multiplies others, once per different token of prompt and
-  /// answer; 1: none.
+  /// Above 0: divides positive logits of earlier tokens and multiplies others, once each; 1: none.
   double repetition_penalty = 1;
   std::uint64_t seed = 0;
 
@@ -34,7 +33,7 @@ struct SamplingOptions {
   [[nodiscard]] bool greedy() const noexcept { return !draws() && !penalises(); }
   /// Compares only options that have an effect.
   [[nodiscard]] bool chooses_as(const SamplingOptions& other) const noexcept;
-  void validate() const;
+  void validate() const;  ///< Throws ConfigError.
 };
 
 /// Chosen from NaN.

@@ -1,7 +1,6 @@
 #pragma once
 
-/// Selects the instruction set, for tests and benchmarks. make_cpu_kernel_set() of kernel_set.h
-/// takes the widest.
+/// Selects the instruction set for tests and benchmarks; kernel_set.h's function takes the widest.
 
 #include <cstdint>
 #include <memory>

@@ -29,8 +29,7 @@ class Scratch {
   std::int64_t size_ = 0;
 };
 
-/// Panels of 16 columns, the last padded with zeros: [N/16][K][16] float32, or [N/16][⌈K/2⌉][16][2]
-/// bfloat16.
+/// Panels of 16 columns, zero-padded: [N/16][K][16] float32 or [N/16][⌈K/2⌉][16][2] bfloat16.
 class PanelWeight final : public PackedWeight {
  public:
   PanelWeight(std::int64_t rows, std::int64_t columns, WeightStorage storage, DType dtype,
@@ -157,6 +156,7 @@ struct AttentionShape {
   [[nodiscard]] std::int64_t key_stride() const { return key_heads * dim; }
 };
 
+/// Throws InternalError unless `key_heads` divides the heads of q [T, H, D].
 [[nodiscard]] AttentionShape check_attention(const ConstTensorView& q, std::int64_t key_heads);
 
 class CpuKernelSet final : public KernelSet {

@@ -15,8 +15,7 @@ namespace jforge {
 
 namespace {
 
-/// Steps of K between (exact) stores of partial sums: two groups of panels this deep fit the
-/// second-level cache.
+/// Steps of K between (exact) stores of partial sums: two groups of panels fit the L2 cache.
 constexpr std::int64_t kDepthBlock = 1024;
 /// So few rows pass over the panels together and need no blocks.
 constexpr std::int64_t kRowsAtOnce = 8;
@@ -230,8 +229,7 @@ void CpuKernelSet::project(const ConstTensorView& x, const Projection& projectio
   const ProductInput input = product_input(x, panels);
   const std::int64_t count = panels.num_panels();
   const std::int64_t limit = decoding_threads(product_work(m, n, k));
-  // A thread takes a run of panels, or, if these are few, of rows, although each thread then reads
-  // the whole weight.
+  // A thread takes a run of panels, or, if few, of rows, although each then reads the whole weight.
   const bool by_rows = count < 4 * limit && m >= 8 * limit;
   const std::int64_t unit = count >= 32 * limit ? 4 : 1;
   on_threads(limit, [&](std::int64_t threads, std::int64_t thread) {

@@ -1,7 +1,6 @@
 #pragma once
 
-/// OpenMP regions that cost nothing if not worthwhile: even `omp parallel if (false)` allocates a
-/// team of one.
+/// Regions that cost nothing if not worthwhile: `omp parallel if (false)` allocates a team of one.
 
 #include <omp.h>
 

@@ -1,7 +1,6 @@
 #pragma once
 
-/// Sixteen floats in two AVX2 registers, with the names and bits of vec_avx512_internal.h, which
-/// documents them. Only for vector_avx2.cpp.
+/// Sixteen floats in two AVX2 registers; vec_avx512_internal.h documents the functions.
 
 #include <immintrin.h>
 

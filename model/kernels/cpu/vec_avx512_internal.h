@@ -1,7 +1,6 @@
 #pragma once
 
-/// Sixteen floats in one AVX-512 register, with the names and bits of vec_avx2_internal.h. Only for
-/// vector_avx512*.cpp.
+/// Sixteen floats in an AVX-512 register; equal to vec_avx2_internal.h in names and bits.
 
 #include <immintrin.h>
 

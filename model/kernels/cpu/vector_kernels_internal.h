@@ -80,12 +80,10 @@ struct VectorKernels {
   void (*widen)(const BFloat16* x, float* y, std::int64_t count);
   /// To nearest even (to_bfloat16). y may begin at x's memory.
   void (*round)(const float* x, BFloat16* y, std::int64_t count);
-  /// scores[0 … visible) become exp(score − new maximum), the rest of the tile 0. Returns the
-  /// factor for earlier sums.
+  /// scores become exp(score − new maximum), 0 from `visible` on. Returns the factor for old sums.
   float (*softmax_step)(float* scores, std::int64_t visible, SoftmaxState& state);
   float (*softmax_sum)(const SoftmaxState& state);
-  /// scores become p = exp(scores − log_sum_exp), dp becomes p·(dp − delta); both 0 from `visible`
-  /// on.
+  /// scores become p = exp(scores − log_sum_exp), dp becomes p·(dp − delta); 0 from `visible` on.
   void (*softmax_backward)(float* scores, float* dp, std::int64_t visible, float log_sum_exp,
                            float delta);
   void (*scale)(float* x, float factor, std::int64_t count);

@@ -1,7 +1,6 @@
 #pragma once
 
-/// Row-wise, softmax, loss and optimizer loops, compiled per instruction set (see
-/// vector_product_internal.h).
+/// Row-wise, softmax, loss and optimizer loops (linkage: see vector_product_internal.h).
 
 #include "model/kernels/cpu/vector_kernels_internal.h"
 #include "model/kernels/cpu/vector_pairs_internal.h"

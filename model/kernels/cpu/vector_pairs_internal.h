@@ -104,8 +104,7 @@ inline void pairs_block(const PairProduct& t, std::int64_t row, std::int64_t col
   }
 }
 
-/// A group of P panels stays cached while all rows pass over it. Returns the column where it
-/// stopped.
+/// A group of P panels stays cached while all rows pass over it. Returns the next column.
 template <int P>
 inline std::int64_t pairs_groups(const PairProduct& t, std::int64_t column) {
   for (; t.columns - column > (P - 1) * kLanes; column += P * kLanes) {

@@ -27,8 +27,7 @@ inline void product_step(const float* a, std::int64_t a_row, const Vec (&weights
   }
 }
 
-/// Prefetch distance in words. Near the panels' ends it reaches the next group, which hardware
-/// prefetch would miss.
+/// Prefetch distance in words. Near its end it reaches the next group, which hardware would miss.
 template <int P>
 inline std::int64_t distance_ahead(std::int64_t steps_left, std::int64_t step,
                                    std::int64_t b_panel) {
@@ -36,8 +35,7 @@ inline std::int64_t distance_ahead(std::int64_t steps_left, std::int64_t step,
   return kAhead * step + (kAhead < steps_left ? 0 : (P - 1) * b_panel);
 }
 
-/// Two panels of the next group. Each tile of rows fetches a line of both per line that it reads,
-/// so that memory stays busy.
+/// Two panels of the next group. Each tile fetches a line of both per line that it reads itself.
 struct NextPanels {
   const void* lines[2];
 

@@ -243,8 +243,7 @@ struct KeyGradient {
         const std::int64_t d = at % shape.dim;
         float key_sum = key_sums[j * stride + d];
         float value_sum = value_sums[j * stride + d];
-        // The loop is by rows, because a division by the group per query would cost more than its
-        // sums.
+        // By rows, because a division by the group per query would cost more than its sums.
         for (std::int64_t r = 0; r < count; ++r) {
           if (!range.sees(row + r, first_key + j)) {
             continue;

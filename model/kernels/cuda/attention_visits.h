@@ -20,8 +20,7 @@ inline constexpr std::int64_t kKeyTileRows = 2 * kVisitKeys;
 /// Keeps the number of strip visits in 32 bits.
 inline constexpr std::int64_t kMostVisitingRows = 1 << 21;
 
-/// A row sees keys [prefix_begin, prefix_end) and [causal_begin, causal_end). Padding rows hold
-/// zeros.
+/// A row sees [prefix_begin, prefix_end) and [causal_begin, causal_end); all zero in padding rows.
 struct alignas(16) RowKeys {
   std::int32_t prefix_begin = 0;
   std::int32_t prefix_end = 0;
@@ -83,9 +82,8 @@ struct SplitTile {
   std::int32_t last_part = 0;
 };
 
-/// Visits in ascending order; the longest blocks come first. Because early keys are seen by more
-/// rows, steps are cut into about kKeyBlocks blocks of similar length, depending only on layout and
-/// heads. Memory is reused.
+/// Visits in ascending order; the longest blocks come first. Early keys are seen by more rows, so
+/// steps are cut into about kKeyBlocks similar blocks, depending only on layout and heads.
 class AttentionVisits {
  public:
   /// Two to four times the resident blocks of 108 to 132 multiprocessors.

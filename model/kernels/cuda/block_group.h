@@ -32,9 +32,8 @@
 namespace jforge {
 
 inline constexpr std::int64_t kSharedAlignment = 16;
-/// Shared memory of a block: an A100's (sm_80). With less (sm_86, sm_89) attention uses smaller
-/// tiles (DeviceQueue::most_shared_bytes); kernels that need more are refused
-/// (expect_shared_memory).
+/// Shared memory of a block: an A100's (sm_80). With less, attention uses smaller tiles
+/// (DeviceQueue::most_shared_bytes) and other kernels may be refused (expect_shared_memory).
 inline constexpr std::int64_t kMostSharedBytes = 163 << 10;
 
 template <class T>

@@ -10,8 +10,7 @@
 
 namespace jforge {
 
-/// Softmax of some keys before the division: Σ exp(score − maximum). Any maximum that keeps the sum
-/// finite is valid.
+/// Undivided softmax of some keys: Σ exp(score − maximum), for any maximum that keeps it finite.
 struct SoftmaxPart {
   float maximum;
   float sum;

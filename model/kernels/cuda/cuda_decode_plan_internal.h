@@ -14,8 +14,7 @@
 namespace jforge {
 
 /// Queries of adjacent rows that share keys, against all keys or one split: a block's work per key
-/// head. Logical key j lies in the slot's row j if j < fork, else fork_row + j − fork. All zero: no
-/// work.
+/// head. Logical key j is the slot's row j if j < fork, else fork_row + j − fork. All zero: empty.
 struct DecodeTile {
   std::int32_t row_begin = 0;
   std::int32_t rows = 0;

@@ -36,8 +36,7 @@ class DeviceWeight final : public PackedWeight {
     make_group(padded_rows(), account);
     group_->filled = group_->rows;
   }
-  /// Makes a library weight, the first of a group or the one after `after`. Requires: the group has
-  /// room.
+  /// Makes a library weight, the first of a group or the one after `after`, which must leave room.
   DeviceWeight(std::int64_t rows, std::int64_t columns, std::int64_t group_rows,
                const DeviceWeight* after, MemoryAccount& account)
       : PackedWeight(rows, columns, DType::bfloat16), by_library_(true) {
@@ -92,6 +91,7 @@ struct HeadShape {
   [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t key_stride() const { return key_heads * dim; }
 };
 
+/// Throws InternalError unless `key_heads` divides the heads of q [T, H, D].
 [[nodiscard]] HeadShape check_heads(const ConstTensorView& q, std::int64_t key_heads);
 
 /// Throws InternalError unless the data are on the device.
@@ -256,8 +256,7 @@ class CudaKernelSet final : public KernelSet {
   [[nodiscard]] bool all_bfloat16(const ConstTensorView& weight);
   /// Handles empty dimensions too.
   void product(const MatrixProduct& product);
-  /// Attention forward without tensor cores, packed (`pages` null) or decoding (`log_sum_exp`
-  /// null).
+  /// Attention without tensor cores: packed (`pages` null) or decoding (`log_sum_exp` null).
   void lane_attention(const HeadShape& shape, const CudaPackedPlan::Queries& queries,
                       const std::int32_t* pages, const FloatSource& q, const FloatSource& k,
                       const FloatSource& v, const FloatTarget& output, float* log_sum_exp);

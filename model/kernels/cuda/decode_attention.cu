@@ -15,8 +15,7 @@ namespace jforge {
 
 namespace {
 
-/// A tile of queries of one key head, or a share of it; block index = (tile · key heads + key head)
-/// · shares + share.
+/// A share of a tile's queries; block index = (tile · key heads + key head) · shares + share.
 struct CachedAttention : CachedAttentionInputs<FloatSource> {
   std::int64_t share_queries;
   bool words;  ///< Keys and values are aligned for words.

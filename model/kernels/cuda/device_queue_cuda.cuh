@@ -157,8 +157,7 @@ class DeviceQueue final : public CudaQueue {
     products_.prepare_rows(product, max_rows);
   }
 
-  /// Records the launches of `work`, which may use the device for nothing else. Returns empty if
-  /// the device lacks memory.
+  /// `work` may use the device for nothing but launches. Returns empty if the device lacks memory.
   [[nodiscard]] RecordedLaunches record_launches(const std::function<void()>& work) {
     cuda_check(cudaStreamBeginCapture(stream().get(), cudaStreamCaptureModeThreadLocal),
                "record launches");
@@ -201,8 +200,7 @@ class DeviceQueue final : public CudaQueue {
   }
 
  private:
-  /// Requests shared memory beyond kPlainShared. Never lowers the limit, because recorded launches
-  /// rely on it.
+  /// Never lowers a kernel's limit, because recorded launches rely on it.
   template <class Body>
   static void allow_shared(std::int64_t shared, const char* what) {
     constexpr std::int64_t kPlainShared = 40 << 10;

@@ -17,8 +17,7 @@ const T* upload(StagedArray& staged, const std::vector<T>& values) {
   return staged.upload(std::span<const T>(values));
 }
 
-/// Appends the rows sorted by place, and each group's begin with a final end. Returns the number of
-/// groups.
+/// Appends the rows sorted by place, and each group's begin with a final end. Returns their number.
 template <class T>
 std::int64_t append_groups(std::span<const T> places, std::vector<std::int64_t>& order,
                            std::vector<std::int64_t>& begins) {

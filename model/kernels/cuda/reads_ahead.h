@@ -8,9 +8,8 @@ namespace jforge {
 
 inline constexpr int kReadsAhead = 4;
 
-/// Calls take(i, read(i)) for i = begin, begin + stride, … below `end`, in order, but reads kAhead
-/// values first to overlap their latency. take(i) may write what read(i) reads, but nothing that a
-/// later read does.
+/// Calls take(i, read(i)) for i = begin, begin + stride, … < end, in order, but reads kAhead values
+/// first to overlap their latency. take(i) may write what read(i) reads, but nothing read later.
 template <int kAhead = kReadsAhead, class Read, class Take>
 JFORGE_DEVICE void read_ahead(std::int64_t begin, std::int64_t end, std::int64_t stride,
                               const Read& read, const Take& take) {

@@ -21,8 +21,7 @@ constexpr std::int64_t kRowLanes = 256;
 
 std::int64_t length(std::size_t size) { return static_cast<std::int64_t>(size); }
 
-/// Calls element.take<kCount>(i) for elements i … i + kCount − 1, over [0, count): by words, the
-/// rest singly.
+/// Calls element.take<kCount>(i) for elements i … i + kCount − 1 of [0, count), by words or singly.
 template <class Element>
 struct ForWords {
   Element element;
@@ -56,8 +55,7 @@ void launch_words(DeviceQueue& queue, std::int64_t count, bool words, const Elem
   queue.launch(blocks, kElementLanes, ForWords<Element>{element, count, blocks, words}, what);
 }
 
-/// Visits a lane's share of a row in the same order by words or singly. take(Count<n>, i) handles
-/// elements i … i + n − 1.
+/// Visits a lane's share of a row in the same order by words or singly: take(Count<n>, i).
 template <int kCount>
 using Count = std::integral_constant<int, kCount>;
 template <class Take>

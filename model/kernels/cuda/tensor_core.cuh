@@ -28,8 +28,7 @@ struct Accumulator {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-/// Copies 16 bytes, or zeros if not `valid`; `global` must be aligned in both cases. Bypasses the
-/// L1 cache.
+/// Copies 16 bytes past the L1 cache, or zeros if not `valid`; `global` must be aligned anyway.
 __device__ __forceinline__ void copy_async(std::uint32_t shared, const void* global, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared), "l"(global),
                "r"(valid ? 16 : 0)
@@ -38,8 +37,7 @@ __device__ __forceinline__ void copy_async(std::uint32_t shared, const void* glo
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;\n" ::: "memory");
 }
-/// Waits until at most `kLeft` of this lane's groups are in flight; other lanes' copies need a
-/// barrier too.
+/// Waits until at most `kLeft` of this lane's groups are in flight; for others' add a barrier.
 template <int kLeft>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kLeft) : "memory");

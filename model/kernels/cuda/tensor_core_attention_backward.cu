@@ -1,7 +1,6 @@
 /// Packed attention backward on tensor cores (Dao 2023, algorithm 2). One kernel over query tiles
-/// and one, with transposed scores, over key tiles: both keep all weights in registers, and every
-/// sum has one owner and a fixed order without atomics, at seven products instead of a single
-/// kernel's five.
+/// and one, with transposed scores, over key tiles: all weights stay in registers, and every sum
+/// has one owner and a fixed order without atomics, at seven products instead of five.
 
 #include "model/kernels/cuda/tensor_core_attention.cuh"
 #include "model/kernels/cuda/tensor_core_tiles.cuh"

@@ -1,9 +1,8 @@
 /// Attention over a paged bfloat16 cache on tensor cores. A warp takes 16 queries (a group's heads,
 /// row by row) of one key head through its keys, copying the next 32 meanwhile; up to four warps of
 /// a block share the keys. As in decode_attention.cu, the slow reference, neither tiles nor the
-/// block that takes a split change a bit. Within a split keys add up in products of 32 in logical
-/// order. Each result of mma.sync is a separate sum, so a query's place among the 16 does not
-/// matter either.
+/// block that takes a split change a bit; nor does a query's place among the 16, since each result
+/// of mma.sync is a separate sum. In a split keys add up in products of 32 in logical order.
 
 #include "model/kernels/cuda/attention_tiles.h"
 #include "model/kernels/cuda/cached_attention_parts.h"

@@ -5,8 +5,7 @@
 namespace jforge {
 
 inline constexpr float kLog2E = 1.44269504F;
-/// A row's reference follows its maximum only if that grows by more than this (log2), so sums are
-/// rarely rescaled.
+/// A row's reference follows its maximum if that grows by more than this (log2): rescaling is rare.
 inline constexpr float kSoftmaxSlack = 8.0F;
 
 [[nodiscard]] __device__ __forceinline__ float row_largest(float value) {

@@ -45,8 +45,7 @@ constexpr std::int64_t kChoiceNumbers = sizeof(RowChoice) / sizeof(std::int32_t)
   return __builtin_bit_cast(float, (order >> 31) != 0 ? order & 0x7FFFFFFFU : ~order);
 }
 
-/// Returns the largest c in [low, high] with holds(c). Requires: holds(low); holds(c) implies holds
-/// below c.
+/// Returns the largest c in [low, high] with holds(c). Requires: holds(low), holds is monotone.
 template <class Holds>
 [[nodiscard]] JFORGE_DEVICE std::uint32_t last_that(std::uint32_t low, std::uint32_t high,
                                                     const Holds& holds) {
@@ -218,8 +217,7 @@ struct ChooseTokens {
                     [&](std::int64_t /*i*/, float logit) { own += row.weight(logit); });
         return own;
       });
-      // Tokens below this share sum to less than (1 − top_p) · sum / 2; the others reach top_p ·
-      // sum.
+      // Tokens below it sum to less than (1 − top_p) · sum / 2: the rest reaches top_p · sum.
       const double share = 0.5 * (1 - row.choice.top_p) * sum / static_cast<double>(vocabulary);
       collect(group, row, counts, [&](float logit) { return row.weight(logit) >= share; });
     }
