@@ -16,7 +16,7 @@ constexpr double kBytesPerMegabyte = 1e6;
 
 void GenerateConfig::validate() const {
   const auto at_least_one = [](const char* key, double value) {
-    if (!(value >= 1)) {  // NaN neither
+    if (!(value >= 1)) {  // rejects NaN too
       throw ConfigError(fmt::format("generate.{} = {} must be at least 1", key, value));
     }
   };

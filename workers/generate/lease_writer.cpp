@@ -42,7 +42,7 @@ void LeaseWriter::wait_for_at_most(std::size_t leases, std::unique_lock<std::mut
        seen = leases_.size()) {
     const bool changed =
         changed_.wait_for(lock, kBetweenLooks, [&] { return failure_ || leases_.size() != seen; });
-    // One lease may take a slow disk longer than a rank may stand still.
+    // Writing one lease to a slow disk may exceed this thread's hang limit.
     if (const std::uint64_t now = clock_.read().progress; changed || now != progress) {
       progress = now;
       note_progress();
@@ -61,7 +61,7 @@ void LeaseWriter::run() {
     if (leases_.empty()) {
       return;
     }
-    // Only this thread removes the first, and adding others does not move it.
+    // Stable reference: only this thread removes the front, and emplace_back() moves no element.
     const auto& [lease, trajectories] = leases_.front();
     lock.unlock();
     std::exception_ptr failure;

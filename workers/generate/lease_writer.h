@@ -1,6 +1,6 @@
 #pragma once
 
-/// Finished leases are written and committed beside the decoding of the next ones.
+/// Writes and commits finished leases while the next ones are decoded.
 
 #include <condition_variable>
 #include <cstddef>
@@ -18,30 +18,28 @@
 
 namespace jforge {
 
-/// A queue of finished leases and the one thread that writes them, in the order in which they were
-/// added. After a failure nothing more is written, and every call throws that failure: what was
-/// waiting is dropped, and its prompts belong to leases that were never committed.
+/// Queue of finished leases with one writer thread, in order of add(). After a failure every call
+/// throws it, nothing more is written and queued leases are dropped; they were never committed.
 class LeaseWriter {
  public:
-  /// Writes and commits one lease, or drops it when the commit is refused. Called on the thread.
+  /// Writes and commits one lease, or drops it if the commit is refused. Called on the thread.
   using Write = std::function<void(const Lease&, const std::vector<Trajectory>&)>;
 
-  /// Leases that wait at most while another is being written: add() waits for more room.
+  /// Maximum number of queued leases besides the one being written; add() blocks above it.
   static constexpr std::size_t kMostWaiting = 2;
 
   explicit LeaseWriter(Write write);
-  /// Waits for what was added to be written, or to fail.
+  /// Waits until all added leases are written or one has failed.
   ~LeaseWriter();
   LeaseWriter(const LeaseWriter&) = delete;
   LeaseWriter& operator=(const LeaseWriter&) = delete;
 
-  /// Hands a finished lease over. While it waits, every sign of progress of what writes a lease is
-  /// one of the calling thread. Throws what writing an earlier lease has thrown.
+  /// Queues a finished lease. While it blocks, the writer's progress counts as progress of the
+  /// calling thread. Throws the failure of an earlier lease.
   void add(Lease lease, std::vector<Trajectory> trajectories);
-  /// Throws what writing a lease has thrown; nothing otherwise.
+  /// Throws the failure of an earlier lease, if any.
   void rethrow_failure();
-  /// Waits until every lease is written, with signs of progress as add(). Throws what writing one
-  /// has thrown.
+  /// Waits, with progress as in add(), until every lease is written. Throws a lease's failure.
   void finish();
 
  private:
@@ -49,10 +47,10 @@ class LeaseWriter {
   void wait_for_at_most(std::size_t leases, std::unique_lock<std::mutex>& lock);
 
   Write write_;
-  PhaseClock clock_;  ///< The thread's.
+  PhaseClock clock_;  ///< Clock of the writer thread.
   std::mutex mutex_;
   std::condition_variable changed_;
-  /// The lease at work is the first.
+  /// The front one is being written.
   std::deque<std::pair<Lease, std::vector<Trajectory>>> leases_;
   std::exception_ptr failure_;
   bool ending_ = false;

@@ -11,8 +11,8 @@
 namespace jforge {
 
 namespace {
-/// Between two requests of a rank that still decodes while other ranks hold the last leases: at
-/// first, and at most. (The coordinator holds back an idle rank's request.)
+/// Delays between requests of a rank that still decodes while other ranks hold the last leases.
+/// (The coordinator itself delays an idle rank's reply.)
 constexpr auto kFirstRetry = std::chrono::milliseconds(50);
 constexpr auto kLongestRetry = std::chrono::milliseconds(1000);
 }  // namespace
@@ -38,7 +38,6 @@ bool LeasedGeneration::run() {
   return drained_;
 }
 
-/// Fills free places as far as leases go.
 void LeasedGeneration::admit_leased() {
   while (generator_.free_places() > 0) {
     std::optional<GeneratePrompt> prompt = next();
@@ -49,15 +48,15 @@ void LeasedGeneration::admit_leased() {
   }
 }
 
-/// The next prompt to start; nothing when there is none at present, and with an empty batch only
-/// when the run is over.
+/// Returns the next prompt to start, or nothing if there is none now. With an empty batch it waits,
+/// and returns nothing only when the run is over.
 std::optional<GeneratePrompt> LeasedGeneration::next() {
   const bool idle = generator_.running() == 0;
   std::optional<WaitingForOthers> wait;
   while (waiting_.empty()) {
-    if (idle && !wait && !asked_) {  // The answer to a rank that was not idle comes at once.
+    if (idle && !wait && !asked_) {  // A request made while busy is answered at once.
       hooks_.before_idle();
-      wait.emplace();  // Asking again and again is no progress.
+      wait.emplace();  // Repeated requests are not progress.
     }
     if (drained_ || stopped_ || (idle && over())) {
       return std::nullopt;
@@ -69,7 +68,7 @@ std::optional<GeneratePrompt> LeasedGeneration::next() {
       ask(false, idle);
     }
     if (!idle && asked_at_ == forwards_) {
-      return std::nullopt;  // the answer travels during the next forward
+      return std::nullopt;  // The reply arrives during the next forward.
     }
     take();
   }
@@ -113,8 +112,7 @@ void LeasedGeneration::take() {
 void LeasedGeneration::open(Lease lease) {
   expect(!lease.prompts.empty(), fmt::format("lease {} holds no prompts", lease.id));
   if (const auto known = open_.find(lease.id); known != open_.end()) {
-    // It expired and came back to the rank that is still at it: the work goes on as the new
-    // attempt.
+    // The lease expired and came back to this rank, which continues it as the new attempt.
     expect(known->second.lease.prompts == lease.prompts,
            fmt::format("lease {} came back with other prompts", lease.id));
     known->second.lease.attempt = lease.attempt;
@@ -151,7 +149,7 @@ bool LeasedGeneration::over() {
   return stopped_ || drained_;
 }
 
-/// Leaves no request open behind, and no stop untold.
+/// Takes an open reply and tells the coordinator of a stop.
 void LeasedGeneration::leave() {
   if (asked_) {
     take();

@@ -1,7 +1,7 @@
 #pragma once
 
-/// Generation over leases: one loop over the decode engine for all leases of a round, so that a
-/// place in the batch is refilled at once, over the end of a lease too.
+/// Generation over the leases of a round. One loop serves all leases, so that a free place in the
+/// batch is refilled across lease boundaries.
 
 #include <chrono>
 #include <cstdint>
@@ -18,42 +18,43 @@
 
 namespace jforge {
 
-/// What leased generation needs of its surroundings. All are called on the thread of run().
+/// Callbacks of leased generation, called on the thread of run().
 struct LeaseHooks {
-  /// Asks for a lease, or tells that this rank stops. At most one request is open at a time. An
-  /// `idle` rank has nothing else to do: its answer may come late.
+  /// Asks for a lease or reports a stop. At most one request is open at a time. The reply to an
+  /// `idle` rank, which has nothing to decode, may be delayed.
   std::function<void(bool stop_requested, bool idle)> request;
-  /// Waits for the answer to the open request.
+  /// Waits for the reply to the open request.
   std::function<LeaseReply()> take;
-  /// The templated prompt: at least one token id.
+  /// Returns the templated prompt: at least one token id.
   std::function<std::vector<TokenId>(PromptId)> prompt;
-  /// All trajectories of a lease, sorted by prompt id: to be written and committed, or dropped when
-  /// the commit is refused; beside the decoding, if it likes.
+  /// Takes all trajectories of a lease, sorted by prompt id, to write and commit them (or drop them
+  /// if the commit is refused), possibly on another thread.
   std::function<void(Lease, std::vector<Trajectory>)> commit;
-  /// Before a rank that has nothing more to decode waits for a lease: what commit() has left
-  /// behind is to be done first, since other ranks may wait for it.
+  /// Called before a rank with nothing to decode waits for a lease. Must finish the work of earlier
+  /// commit() calls, because other ranks may wait for it.
   std::function<void()> before_idle;
-  /// After every finished prompt.
+  /// Called after every finished prompt.
   std::function<void()> on_prompt;
-  /// After every batched forward.
+  /// Called after every batched forward.
   std::function<void()> on_forward;
-  /// Asked once per batched forward, and while an empty batch waits; true ends the run.
+  /// Asked once per batched forward and while an empty batch waits; true ends the run.
   std::function<bool()> stop_requested;
 };
 
-/// Decodes leases until the round is drained. The next lease is asked for when the last prompt of
-/// the lease at hand starts, and its answer is taken when a place is free and at least one forward
-/// has passed: decoding does not wait for it, and ranks that start together share out the leases
-/// evenly. Several leases may be open at once; each is handed over as soon as its last prompt
-/// is finished. Trajectories are those of TrajectoryGenerator, whatever the leases.
+/// Decodes leases until the round is drained. The next lease is requested when the last prompt of
+/// the current one starts. The reply is taken when a place is free and at least one forward has
+/// passed, so that decoding does not wait and ranks that start together share the leases evenly.
+/// Several leases may be open; each is handed over when its last prompt is finished. Trajectories
+/// do not depend on the leases.
 class LeasedGeneration {
  public:
-  /// `generator` must outlive it; all hooks must be set.
+  /// `generator` must outlive this object; all hooks must be set.
   LeasedGeneration(TrajectoryGenerator& generator, LeaseHooks hooks);
 
-  /// True when every prompt of the round is committed, by whomever; false when a stop was asked for
-  /// here or by the coordinator: the coordinator knows, and open leases are dropped. No request is
-  /// open afterwards. Throws what the hooks and the generator throw.
+  /// Returns true when all ranks together have committed every prompt of the round. Returns false
+  /// after a stop requested here or by the coordinator; open leases are then dropped and the
+  /// coordinator is informed. Leaves no request open. Rethrows errors of the hooks and the
+  /// generator.
   [[nodiscard]] bool run();
 
  private:
@@ -75,11 +76,11 @@ class LeasedGeneration {
   LeaseHooks hooks_;
   std::map<LeaseId, OpenLease> open_;
   std::unordered_map<PromptId, LeaseId> lease_of_;
-  std::deque<PromptId> waiting_;                    ///< Leased prompts that have not started.
+  std::deque<PromptId> waiting_;                    ///< Leased prompts not yet started.
   std::int64_t forwards_ = 0;                       ///< Batched forwards.
-  std::int64_t asked_at_ = 0;                       ///< `forwards_` when the open request was made.
-  std::chrono::steady_clock::time_point retry_at_;  ///< No sooner, after an answer to wait.
-  std::chrono::milliseconds retry_;                 ///< Between such an answer and the next.
+  std::int64_t asked_at_ = 0;                       ///< `forwards_` at the open request.
+  std::chrono::steady_clock::time_point retry_at_;  ///< Earliest next request after a `wait` reply.
+  std::chrono::milliseconds retry_;                 ///< Delay after the next `wait` reply.
   bool asked_ = false;
   bool drained_ = false;
   bool stopped_ = false;

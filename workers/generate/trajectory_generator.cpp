@@ -34,7 +34,7 @@ std::unique_ptr<SequenceDecoder> make_decoder(DecodeRequest request,
                                                   .record_states = true});
 }
 
-/// Keeps the scheduled state and the fixed point of a block that holds all of its states.
+/// Requires: `block` holds all of its states.
 void keep_selected_state(TrajectoryBlock& block, const NoiseScheduleOptions& schedule,
                          std::int32_t block_size, PromptId prompt_id, std::int64_t index) {
   block.selected_state = select_state(schedule, block.states, block_size, prompt_id, index);
@@ -47,7 +47,7 @@ void keep_selected_state(TrajectoryBlock& block, const NoiseScheduleOptions& sch
   block.states = std::move(kept);
 }
 
-/// Offset of the first end of sequence in the concatenated fixed points; −1 when there is none.
+/// Returns the offset of the first eos in the concatenated fixed points; −1 if there is none.
 std::int64_t find_eos(const std::vector<TrajectoryBlock>& blocks, std::int32_t block_size,
                       std::span<const TokenId> eos_ids) {
   std::int64_t begin = 0;

@@ -42,7 +42,7 @@ class CompletionGrading {
     }
     WorkQueue queue(comm, {std::ssize(plan_.open)}, kMostPerLease);
     context_.clock.enter("grade");
-    // Another rank may need longer; that it hangs is for its own clock to say.
+    // A slow rank is not hung: each rank's own clock detects its hang.
     const bool stopped = work_together(
         comm, queue, [&] { grade_leases(queue); },
         [&] { context_.clock.enter("grade (waiting for other ranks)"); });
@@ -52,7 +52,7 @@ class CompletionGrading {
   }
 
  private:
-  /// Collective. Whether programs can be run at all is found out here.
+  /// Collective. Throws on all ranks if a machine cannot run programs.
   void build_sandbox() {
     programs_ = share_host_programs(context_.comm, context_.jobs.value_or(0));
     together(context_.comm, [&] {
@@ -67,7 +67,7 @@ class CompletionGrading {
     fault_point("grade.lease");
     std::int64_t pending = 0;
     GradingPool pool(runner_.get(), programs_.threads, programs_.turns.get());
-    // Behind the pool, so that its programs end before it waits for them.
+    // Declared after the pool: the programs must end before the pool's destructor waits for them.
     const Abandon abandon(abandoned_);
     const auto attend_while = [&](const auto& condition) {
       for (pending -= attend(pool, queue); !queue.stopped() && condition();
@@ -89,8 +89,8 @@ class CompletionGrading {
     attend_while([&] { return pending > 0; });
   }
 
-  /// Keeps what is graded, shows the watchdog that grading goes on, and passes a stop on. How many
-  /// verdicts came.
+  /// Stores new verdicts, reports progress to the watchdog and forwards a stop request. Returns the
+  /// number of verdicts.
   std::int64_t attend(GradingPool& pool, WorkQueue& queue) {
     const std::vector<GradedAnswer> graded = pool.take();
     for (const GradedAnswer& one : graded) {
@@ -137,7 +137,7 @@ class CompletionGrading {
     fault_point("grade");
   }
 
-  /// Sets a flag at its end.
+  /// Sets a flag when destroyed.
   class Abandon {
    public:
     explicit Abandon(std::atomic<bool>& flag) : flag_(flag) {}
@@ -155,9 +155,9 @@ class CompletionGrading {
   const GradingContext& context_;
   HostPrograms programs_;
   std::atomic<bool> abandoned_ = false;
-  std::atomic<std::uint64_t> waits_ = 0;  ///< For programs that run, each within its own limits.
+  std::atomic<std::uint64_t> waits_ = 0;  ///< Grows while programs run, each within its limits.
   std::unique_ptr<CodeRunner> runner_;
-  std::optional<AppendLog> log_;  ///< Made with the first verdict.
+  std::optional<AppendLog> log_;  ///< Opened for the first verdict.
   std::string lines_;
   std::uint64_t signs_ = 0;
   std::chrono::steady_clock::time_point shown_ = std::chrono::steady_clock::now();

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Completions leased over the ranks and graded there, each verdict kept as it comes.
+/// Distributes completions over the ranks, grades them and stores each verdict at once.
 
 #include <cstdint>
 #include <optional>
@@ -14,10 +14,10 @@
 
 namespace jforge {
 
-/// What rank 0 has found and all ranks act on.
+/// Found by rank 0, used by all ranks.
 struct GradingPlan {
-  std::int64_t attempt = 1;        ///< Number of this call's parts.
-  std::vector<std::int64_t> open;  ///< Indices of the completions that have no verdict, ascending.
+  std::int64_t attempt = 1;        ///< Attempt number of this call's part files.
+  std::vector<std::int64_t> open;  ///< Completions without a verdict, ascending.
 };
 
 struct GradingContext {
@@ -26,16 +26,16 @@ struct GradingContext {
   std::optional<std::int32_t> jobs;  ///< Programs at a time on this rank; default: its cores.
 };
 
-/// Collective. Rank 0's `done` are the verdicts of earlier calls; the others' are not looked at.
+/// Collective. `done`: verdicts of earlier calls; read on rank 0 only.
 [[nodiscard]] GradingPlan share_plan(const Communicator& comm, const CompletionSet& set,
                                      const VerdictStore& store,
                                      const std::vector<VerdictRecord>& done);
 
-/// Collective. Grades the open completions; who is quick takes more. Every verdict is appended to
-/// this rank's part in `store`, and to `lines` for rank 0, since another machine's file may not be
-/// visible there yet. False when a stop was requested on any rank: what is in the parts stays, and
-/// programs that were running are graded by a later call. Throws EnvironmentError for a part that
-/// cannot be written and for a machine that cannot run programs, and what Task::grade throws.
+/// Collective. Grades the open completions; faster ranks take more. Appends every verdict to this
+/// rank's part in `store` and to `lines`, which rank 0 collects because files of another machine
+/// may not be visible to it yet. Returns false if any rank was asked to stop; finished verdicts
+/// stay in the parts and interrupted programs are graded by a later call. Throws EnvironmentError
+/// if a part cannot be written or a machine cannot run programs, and errors of Task::grade.
 [[nodiscard]] bool grade_completions(const CompletionSet& set, const VerdictStore& store,
                                      const GradingPlan& plan, const GradingContext& context,
                                      std::string& lines);

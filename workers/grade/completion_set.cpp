@@ -18,12 +18,12 @@ namespace jforge {
 
 namespace {
 
-/// Raised when a verdict would come out otherwise for a reason that no task's version tells.
+/// Raise this if verdicts change for a reason that no task's version covers.
 constexpr const char* kKeyVersion = "grade-2";
 
 std::string last_part(const std::string& id) { return id.substr(id.rfind('/') + 1); }
 
-/// "mbpp" of "Mbpp/11" and of "mbpp_plus@0.1.0/0": the name without its variant, in lower case.
+/// Returns "mbpp" for "Mbpp/11" and "mbpp_plus@0.1.0/0": lower case, without the variant.
 std::string suite_of(const std::string& id) {
   std::string suite;
   for (const char c : id.substr(0, id.rfind('/'))) {
@@ -44,8 +44,7 @@ std::vector<std::string> names_of(const std::vector<TaskRecord>& records) {
   return names;
 }
 
-/// Finds problems by the names that completions may call them by. What belongs to another suite is
-/// no name.
+/// Finds problems by the names that load_completions() allows; rejects names of other suites.
 class ProblemFinder {
  public:
   ProblemFinder(const std::vector<TaskRecord>& records, const std::vector<std::string>& names) {
@@ -86,7 +85,7 @@ std::string text_of(const JsonNode* node, JsonNode::Kind other = JsonNode::Kind:
              : std::string();
 }
 
-/// Lengths stand between the texts: no two lists of texts are alike.
+/// Includes lengths, so that different lists of texts do not hash alike by concatenation.
 std::uint64_t hash_text(const std::string& text, std::uint64_t seed) {
   return hash64(text, hash64(std::to_string(text.size()), seed));
 }
@@ -101,7 +100,6 @@ std::string key_of(const Task& task, const TaskRecord& problem,
   return hash_hex(answer ? hash_text(*answer, hash) : hash);
 }
 
-/// See CompletionSet::version.
 std::string version_of(const Task& task, bool style_named) {
   const std::string version = task.version();
   return style_named || !task.runs_code()
@@ -109,22 +107,22 @@ std::string version_of(const Task& task, bool style_named) {
              : task.name() + "/completion" + version.substr(version.rfind('/'));
 }
 
-/// The program of a `completion`. Whole, as OpenAI's and EvalPlus' evaluation takes it, behind the
-/// prompt; where a style is named, as that style reads an answer.
+/// Returns the program of a `completion`. Without a style it is the prompt followed by the whole
+/// text, as in OpenAI's and EvalPlus' evaluation; with one, as that style reads an answer.
 std::optional<std::string> program_of(const Task& task, bool style_named, const TaskRecord& record,
                                       std::string_view text) {
   if (!style_named) {
     return program_from_completion(record, text);
   }
-  // evalchemy's has no stop texts, and reads programs out of blocks.
+  // The "evalchemy" style has no stop texts and takes programs from code blocks.
   const std::vector<std::string> stops = task.stop_texts();
   return stops.empty() && !code_blocks(text).empty()
              ? task.extract(text, record)
              : program_from_completion(record, cut_at(text, stops));
 }
 
-/// Completion::hint of a `completion` that stands behind the prompt. One that continues the prompt
-/// begins with a blank.
+/// Returns Completion::hint for a `completion` that is appended to the prompt. A continuation
+/// begins with whitespace; other texts may be whole programs or prose with a code block.
 std::string form_hint(const Task& task, const TaskRecord& record, std::string_view text) {
   const auto entry_point = record.fields.find("entry_point");
   text.remove_prefix(std::min(text.find_first_not_of("\r\n"), text.size()));
@@ -205,11 +203,11 @@ void require_all(const CompletionSet& set, const std::filesystem::path& path) {
   }
 }
 
-/// The task of "TASK" or "TASK:STYLE". ConfigError as make_task().
+/// Returns the task of "TASK" or "TASK:STYLE". Throws ConfigError as make_task().
 std::unique_ptr<Task> chosen_task(const std::string& entry) {
   const std::size_t colon = entry.find(':');
   if (colon == std::string::npos) {
-    // The default style puts imports before a program; OpenAI's check, as lm-eval's, does not.
+    // The default style puts imports before a program; OpenAI's check and lm-eval's do not.
     return entry == "humaneval" ? make_task(entry, {.prompt_style = "lm-eval"}) : make_task(entry);
   }
   if (colon == 0 || colon + 1 == entry.size()) {

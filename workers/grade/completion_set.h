@@ -1,6 +1,6 @@
 #pragma once
 
-/// Completions of a task's problems that somebody else's model has made, as they stand in a file.
+/// Completions of a task's problems, made by any model and read from a file.
 
 #include <cstddef>
 #include <filesystem>
@@ -16,47 +16,45 @@ namespace jforge {
 
 struct Completion {
   std::size_t problem = 0;            ///< Index into CompletionSet::problems.
-  std::optional<std::string> answer;  ///< What the task grades; nothing when there is none.
-  /// 16 hex digits: everything that its verdict depends on (the task's version, the problem's
-  /// record, the answer).
+  std::optional<std::string> answer;  ///< The text that is graded; nothing if none was found.
+  /// 16 hex digits: hash of everything the verdict depends on (task version, problem record,
+  /// answer).
   std::string key;
-  /// Said of a failure: how to give a text of this form. Empty if the form is a completion's.
+  /// Appended to a failure: how to pass a text of this form. Empty if the form is right.
   std::string hint = {};
 };
 
-/// Where completions lie, and of what.
 struct CompletionSource {
   std::string task;            ///< "TASK" or "TASK:STYLE".
-  std::filesystem::path data;  ///< As for Task::load.
+  std::filesystem::path data;  ///< See Task::load.
   std::filesystem::path completions;
-  bool allow_missing = false;  ///< Problems without a completion are left out.
+  bool allow_missing = false;  ///< Skip problems without a completion.
 };
 
 struct CompletionSet {
   std::unique_ptr<Task> task;
-  /// The task's, or where programs are taken as they are "humaneval/completion/check-3s": its check
-  /// without a style.
+  /// The task's version. For code without a style it names the check only:
+  /// "humaneval/completion/check-3s".
   std::string version;
   std::vector<TaskRecord> problems;
-  std::vector<std::string> names;       ///< Of the problems: their task_id.
-  std::vector<Completion> completions;  ///< In the file's order.
-  std::string hash;                     ///< Over all completions' problems and keys.
+  std::vector<std::string> names;       ///< Their task_id.
+  std::vector<Completion> completions;  ///< In the order of the file.
+  std::string hash;                     ///< Over problems and keys of all completions.
 
   [[nodiscard]] const TaskRecord& problem_of(const Completion& completion) const {
     return problems[completion.problem];
   }
 };
 
-/// Reads JSON lines, plain or gzip, with `task_id` and `solution` (a whole program) or `completion`
-/// (what continues the prompt; with "TASK:STYLE" an answer as that style reads it). A problem may
-/// be called by its task_id, and where it is one problem's only by the part of that behind the last
-/// '/', alone or behind the suite's name
-/// ("Mbpp/11" for MBPP's 11). Throws ConfigError for an unknown task, DataError naming file and
-/// line for what is no completion of it, and, unless `allow_missing`, naming the first problem that
-/// has none.
+/// Reads JSON lines, plain or gzip, with `task_id` and either `solution` (a whole program) or
+/// `completion` (continues the prompt; with "TASK:STYLE" an answer in that style). A problem is
+/// named by its task_id or, if that is unambiguous, by the part after the last '/', alone or after
+/// the suite's name ("Mbpp/11" for MBPP's 11). Throws ConfigError for an unknown task, DataError
+/// with file and line for an invalid completion, and DataError for a problem without a completion
+/// unless `allow_missing`.
 [[nodiscard]] CompletionSet load_completions(const CompletionSource& source);
 
-/// Collective. Throws DataError where a rank has read something else than rank 0.
+/// Collective. Throws DataError on a rank that has read other data than rank 0.
 void expect_same(const Communicator& comm, const CompletionSet& set);
 
 }  // namespace jforge

@@ -1,7 +1,7 @@
 #pragma once
 
-/// One completion's verdict as a line of JSON: what ranks tell each other and keep in their parts
-/// until all are there (verdict_store.h). A line is sealed (runtime/text_seal.h).
+/// A completion's verdict as a sealed JSON line (runtime/text_seal.h), exchanged between ranks and
+/// stored in their part files (verdict_store.h).
 
 #include <cstdint>
 #include <optional>
@@ -13,22 +13,21 @@
 namespace jforge {
 
 struct VerdictRecord {
-  std::int64_t index = 0;  ///< The completion's 0-based place in its file.
+  std::int64_t index = 0;  ///< 0-based position of the completion in its file.
   std::string key;         ///< Completion::key
   std::string verdict;     ///< "pass", "fail" or "timeout".
-  /// Verdict on the base tests alone, of tasks that add further ones.
+  /// Verdict on the base tests alone, for tasks with additional tests.
   std::optional<std::string> base_verdict;
-  std::string reason;  ///< As Verdict::reason; bytes that are no UTF-8 become U+FFFD.
-  /// Right by each rule, of tasks that judge by several (Verdict::rules).
+  std::string reason;  ///< As Verdict::reason; invalid UTF-8 becomes U+FFFD.
+  /// See Verdict::rules.
   std::vector<std::pair<std::string, bool>> rules = {};
 
   bool operator==(const VerdictRecord&) const = default;
 };
 
-/// One line without its newline.
+/// Returns one line without its newline.
 [[nodiscard]] std::string to_line(const VerdictRecord& record);
-/// Reads a line back. Throws DataError naming `origin` for anything else, also when its seal is
-/// missing.
+/// Throws DataError naming `origin` for a malformed line or one with a missing or wrong seal.
 [[nodiscard]] VerdictRecord parse_verdict_record(std::string_view line, const std::string& origin);
 
 }  // namespace jforge

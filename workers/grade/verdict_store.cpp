@@ -41,8 +41,8 @@ nlohmann::json to_json(const VerdictRecord& record) {
   return entry;
 }
 
-/// With n completions of a problem of which c pass, 1 - C(n - c, 1) / C(n, 1) = c / n
-/// (Chen et al., 2021).
+/// pass@1 with n completions of a problem, c of which pass: 1 - C(n - c, 1) / C(n, 1) = c / n (Chen
+/// et al., 2021).
 nlohmann::json pass_at_1(const nlohmann::json& problems) {
   nlohmann::json result = nlohmann::json::object();
   for (const std::string kind : {"base", "plus"}) {
@@ -123,7 +123,7 @@ VerdictSummary VerdictStore::publish(const CompletionSet& set,
 }
 
 void VerdictStore::remove_directory() const noexcept {
-  // One that another job has taken meanwhile is not empty.
+  // Fails, as intended, if another job has written parts there meanwhile.
   std::error_code ignored;
   std::filesystem::remove(directory_, ignored);
 }

@@ -1,8 +1,7 @@
 #pragma once
 
-/// A rank's side of the control plane: one control thread, the only user of the control
-/// communicators on this rank. The worker asks through blocking calls that poll; rank 0 talks to
-/// its coordinator in process.
+/// A rank's side of the control plane. Only the control thread uses the rank's control
+/// communicators; the worker calls blocking functions. Rank 0 talks to its coordinator in process.
 
 #include <condition_variable>
 #include <deque>
@@ -20,22 +19,21 @@
 
 namespace jforge {
 
-/// Where messages to the coordinator go. `send` may be called from the control thread only.
+/// Connection to the coordinator. send() may be called from the control thread only.
 class CoordinatorLink {
  public:
   virtual ~CoordinatorLink() = default;
   virtual void send(const RankMessage& message) = 0;
-  /// A waiting reply, or nothing; never blocks.
+  /// Returns a reply that has arrived, or nothing; never blocks.
   virtual std::optional<CoordinatorMessage> try_receive() = 0;
 };
 
-/// Link over MPI: requests on one communicator, replies on another.
+/// Link over MPI: requests and replies use separate communicators, which must outlive the link.
 [[nodiscard]] std::unique_ptr<CoordinatorLink> make_mpi_link(const Communicator& requests,
                                                              const Communicator& replies,
                                                              Rank coordinator);
 
-/// Queue pair between rank 0's control thread and the coordinator thread of the same process.
-/// Thread-safe.
+/// Thread-safe queue pair between rank 0's control thread and the coordinator thread.
 class InProcessMailbox {
  public:
   void push_request(RankMessage message);
@@ -51,37 +49,34 @@ class InProcessMailbox {
 /// `mailbox` must outlive the link.
 [[nodiscard]] std::unique_ptr<CoordinatorLink> make_in_process_link(InProcessMailbox& mailbox);
 
-/// Owns the control thread: sends a heartbeat every second, carries the worker's lease traffic, and
-/// ends the job when the coordinator falls silent, so that a frozen rank 0 is found as soon as any
-/// other.
+/// Owns the control thread. Sends a heartbeat every second, carries the worker's lease traffic, and
+/// ends the job if the coordinator is silent, so that a hang of rank 0 is detected too.
 class ControlChannel {
  public:
-  /// When the coordinator counts as lost, and what to do then.
   struct Silence {
-    /// Nothing heard from the coordinator for longer, while this thread itself was running.
+    /// Maximum silence of the coordinator, counted only while this thread itself was running.
     double limit_seconds = 60;
-    /// Called once, on the control thread, with one line that names the coordinator, or says why
-    /// nothing is to be heard of it any more. Default: log it and abort the world with exit 70.
+    /// Called once on the control thread with a one-line description. Default: log it and abort the
+    /// MPI world with exit code 70.
     std::function<void(const std::string&)> on_lost;
   };
 
-  /// `clock` is what heartbeats tell of; it learns whether any rank of the job makes progress.
+  /// Heartbeats report `clock`, and `clock` learns whether any other rank makes progress.
   ControlChannel(std::unique_ptr<CoordinatorLink> link, PhaseClock& clock, Silence silence);
   ~ControlChannel();
   ControlChannel(const ControlChannel&) = delete;
   ControlChannel& operator=(const ControlChannel&) = delete;
 
-  /// Sends a lease request now; the reply is fetched by take_lease(). At most one request may be
-  /// open.
+  /// Sends a lease request at once. At most one request may be open; take_lease() gets the reply.
   void request_lease(LeaseRequest request);
-  /// Waits for the reply to the open request. Throws what the control thread threw.
+  /// Waits for the reply to the open request. Rethrows a failure of the control thread.
   [[nodiscard]] LeaseReply take_lease();
   /// Asks whether a finished shard may be committed, and waits for the answer.
   [[nodiscard]] bool request_commit(const Lease& lease);
-  /// Tells the coordinator that the shard is under its final name.
+  /// Tells the coordinator that the shard has been renamed to its final name.
   void commit_done(const Lease& lease, std::int64_t tokens, std::int64_t forwards);
-  /// Sends what is queued, takes the answers that are on their way and ends the thread; rethrows
-  /// its failure. The destructor only stops it.
+  /// Sends queued messages, receives outstanding replies, ends the thread and rethrows its failure.
+  /// The destructor only stops the thread.
   void close();
 
  private:
@@ -97,11 +92,11 @@ class ControlChannel {
   std::unique_ptr<CoordinatorLink> link_;
   PhaseClock& clock_;
   Silence silence_;
-  AwakeClock awake_;          // control thread only, as the four below
-  double heard_seconds_ = 0;  // by awake_
+  AwakeClock awake_;          // this and the next four: control thread only
+  double heard_seconds_ = 0;  // last message, by awake_
   std::int64_t unanswered_ = 0;
   std::uint64_t job_progress_ = 0;
-  std::string coordinator_;  // "host H, pid P" as soon as it has answered
+  std::string coordinator_;  // "host H, pid P" once it has answered
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<RankMessage> outgoing_;
