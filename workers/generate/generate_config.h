@@ -1,6 +1,6 @@
 #pragma once
 
-/// Settings of the generation phase: [generate] of the configuration.
+/// [generate] of the configuration.
 
 #include <cstdint>
 
@@ -13,22 +13,20 @@ namespace jforge {
 
 struct GenerateConfig {
   GenerationMethod method = GenerationMethod::sequential;
-  FixedPointMethod fixed_point = FixedPointMethod::ar;  ///< Used by GenerationMethod::parallel.
+  FixedPointMethod fixed_point = FixedPointMethod::ar;  ///< For GenerationMethod::parallel.
   std::int64_t max_new_tokens = 2048;
-  std::int32_t batch_prompts = 128;  ///< Prompts decoded at once per rank; does not change results.
-  /// KV cache per rank in MB; with long prompts it limits how many are decoded at once. 0: enough
-  /// for batch_prompts prompts. Does not change results.
+  std::int32_t batch_prompts = 128;  ///< Prompts decoded at once per rank; results do not change.
+  /// KV cache per rank in MB; limits batches of long prompts. 0: enough for batch_prompts prompts.
   std::int64_t cache_mb = 0;
   StoredStates store_states = StoredStates::selected;
   std::int64_t prompts_per_lease = 256;  ///< A lease should take seconds to a minute.
-  double lease_seconds = 600;  ///< A lease without progress for longer is given to another rank.
+  double lease_seconds = 600;            ///< A lease without progress for longer is reassigned.
 
   /// Throws ConfigError naming the key.
   void validate() const;
-  /// Returns how many pages of element type `cache` fit into cache_mb; INT64_MAX if cache_mb is 0.
+  /// Pages of element type `cache` that cache_mb allows.
   [[nodiscard]] std::int64_t most_cache_pages(const TransformerConfig& model, DType cache) const;
-  /// Returns the pages that `batch` needs, limited by cache_mb. Throws ConfigError if cache_mb
-  /// cannot hold the largest prompt of the batch.
+  /// Pages for `batch`, at most cache_mb. Throws ConfigError if its largest prompt does not fit.
   [[nodiscard]] std::int64_t cache_pages(const TransformerConfig& model, DType cache,
                                          const BatchPages& batch) const;
 };

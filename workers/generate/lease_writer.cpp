@@ -61,7 +61,7 @@ void LeaseWriter::run() {
     if (leases_.empty()) {
       return;
     }
-    // Stable reference: only this thread removes the front, and emplace_back() moves no element.
+    // Only this thread removes the front, and emplace_back() moves no element.
     const auto& [lease, trajectories] = leases_.front();
     lock.unlock();
     std::exception_ptr failure;

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Writes and commits finished leases while the next ones are decoded.
+/// Writes and commits finished leases while decoding goes on.
 
 #include <condition_variable>
 #include <cstddef>
@@ -18,28 +18,26 @@
 
 namespace jforge {
 
-/// Queue of finished leases with one writer thread, in order of add(). After a failure every call
-/// throws it, nothing more is written and queued leases are dropped; they were never committed.
+/// One thread writes leases in order of add(). After a failure every call throws it and the queued,
+/// uncommitted leases are dropped.
 class LeaseWriter {
  public:
-  /// Writes and commits one lease, or drops it if the commit is refused. Called on the thread.
+  /// Writes and commits one lease, or drops it if the commit is refused. Runs on the thread.
   using Write = std::function<void(const Lease&, const std::vector<Trajectory>&)>;
 
-  /// Maximum number of queued leases besides the one being written; add() blocks above it.
+  /// Queued leases besides the one being written; add() blocks above this number.
   static constexpr std::size_t kMostWaiting = 2;
 
   explicit LeaseWriter(Write write);
-  /// Waits until all added leases are written or one has failed.
+  /// Waits until all leases are written or one has failed.
   ~LeaseWriter();
   LeaseWriter(const LeaseWriter&) = delete;
   LeaseWriter& operator=(const LeaseWriter&) = delete;
 
-  /// Queues a finished lease. While it blocks, the writer's progress counts as progress of the
-  /// calling thread. Throws the failure of an earlier lease.
+  /// Queues a lease. While it blocks, progress of the writer counts as progress of the caller.
   void add(Lease lease, std::vector<Trajectory> trajectories);
-  /// Throws the failure of an earlier lease, if any.
   void rethrow_failure();
-  /// Waits, with progress as in add(), until every lease is written. Throws a lease's failure.
+  /// Waits as add() does until every lease is written.
   void finish();
 
  private:
@@ -47,10 +45,10 @@ class LeaseWriter {
   void wait_for_at_most(std::size_t leases, std::unique_lock<std::mutex>& lock);
 
   Write write_;
-  PhaseClock clock_;  ///< Clock of the writer thread.
+  PhaseClock clock_;  ///< Of the writer thread.
   std::mutex mutex_;
   std::condition_variable changed_;
-  /// The front one is being written.
+  /// The front lease is being written.
   std::deque<std::pair<Lease, std::vector<Trajectory>>> leases_;
   std::exception_ptr failure_;
   bool ending_ = false;

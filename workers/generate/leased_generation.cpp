@@ -11,8 +11,7 @@
 namespace jforge {
 
 namespace {
-/// Delays between requests of a rank that still decodes while other ranks hold the last leases.
-/// (The coordinator itself delays an idle rank's reply.)
+/// Delays after `wait` while this rank still decodes. The coordinator itself delays idle ranks.
 constexpr auto kFirstRetry = std::chrono::milliseconds(50);
 constexpr auto kLongestRetry = std::chrono::milliseconds(1000);
 }  // namespace
@@ -48,8 +47,7 @@ void LeasedGeneration::admit_leased() {
   }
 }
 
-/// Returns the next prompt to start, or nothing if there is none now. With an empty batch it waits,
-/// and returns nothing only when the run is over.
+/// Returns the next prompt, or nothing: with an empty batch only at the end of the run.
 std::optional<GeneratePrompt> LeasedGeneration::next() {
   const bool idle = generator_.running() == 0;
   std::optional<WaitingForOthers> wait;
@@ -68,7 +66,7 @@ std::optional<GeneratePrompt> LeasedGeneration::next() {
       ask(false, idle);
     }
     if (!idle && asked_at_ == forwards_) {
-      return std::nullopt;  // The reply arrives during the next forward.
+      return std::nullopt;  // the reply arrives during the next forward
     }
     take();
   }
@@ -112,7 +110,7 @@ void LeasedGeneration::take() {
 void LeasedGeneration::open(Lease lease) {
   expect(!lease.prompts.empty(), fmt::format("lease {} holds no prompts", lease.id));
   if (const auto known = open_.find(lease.id); known != open_.end()) {
-    // The lease expired and came back to this rank, which continues it as the new attempt.
+    // The lease expired and came back to this rank: continue it as the new attempt.
     expect(known->second.lease.prompts == lease.prompts,
            fmt::format("lease {} came back with other prompts", lease.id));
     known->second.lease.attempt = lease.attempt;
@@ -149,7 +147,7 @@ bool LeasedGeneration::over() {
   return stopped_ || drained_;
 }
 
-/// Takes an open reply and tells the coordinator of a stop.
+/// Takes an open reply and reports a stop.
 void LeasedGeneration::leave() {
   if (asked_) {
     take();

@@ -47,7 +47,7 @@ void keep_selected_state(TrajectoryBlock& block, const NoiseScheduleOptions& sch
   block.states = std::move(kept);
 }
 
-/// Returns the offset of the first eos in the concatenated fixed points; −1 if there is none.
+/// Offset of the first eos in the concatenated fixed points; −1 if there is none.
 std::int64_t find_eos(const std::vector<TrajectoryBlock>& blocks, std::int32_t block_size,
                       std::span<const TokenId> eos_ids) {
   std::int64_t begin = 0;

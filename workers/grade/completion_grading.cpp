@@ -42,7 +42,7 @@ class CompletionGrading {
     }
     WorkQueue queue(comm, {std::ssize(plan_.open)}, kMostPerLease);
     context_.clock.enter("grade");
-    // A slow rank is not hung: each rank's own clock detects its hang.
+    // A waiting rank is never reported as hung; the slow rank's own clock detects a hang.
     const bool stopped = work_together(
         comm, queue, [&] { grade_leases(queue); },
         [&] { context_.clock.enter("grade (waiting for other ranks)"); });
@@ -52,7 +52,6 @@ class CompletionGrading {
   }
 
  private:
-  /// Collective. Throws on all ranks if a machine cannot run programs.
   void build_sandbox() {
     programs_ = share_host_programs(context_.comm, context_.jobs.value_or(0));
     together(context_.comm, [&] {
@@ -67,7 +66,7 @@ class CompletionGrading {
     fault_point("grade.lease");
     std::int64_t pending = 0;
     GradingPool pool(runner_.get(), programs_.threads, programs_.turns.get());
-    // Declared after the pool: the programs must end before the pool's destructor waits for them.
+    // Destroyed before the pool: the programs must end before the pool waits for them.
     const Abandon abandon(abandoned_);
     const auto attend_while = [&](const auto& condition) {
       for (pending -= attend(pool, queue); !queue.stopped() && condition();
@@ -89,8 +88,7 @@ class CompletionGrading {
     attend_while([&] { return pending > 0; });
   }
 
-  /// Stores new verdicts, reports progress to the watchdog and forwards a stop request. Returns the
-  /// number of verdicts.
+  /// Stores new verdicts and returns their number; reports progress and forwards a stop.
   std::int64_t attend(GradingPool& pool, WorkQueue& queue) {
     const std::vector<GradedAnswer> graded = pool.take();
     for (const GradedAnswer& one : graded) {
@@ -137,7 +135,6 @@ class CompletionGrading {
     fault_point("grade");
   }
 
-  /// Sets a flag when destroyed.
   class Abandon {
    public:
     explicit Abandon(std::atomic<bool>& flag) : flag_(flag) {}
@@ -155,7 +152,7 @@ class CompletionGrading {
   const GradingContext& context_;
   HostPrograms programs_;
   std::atomic<bool> abandoned_ = false;
-  std::atomic<std::uint64_t> waits_ = 0;  ///< Grows while programs run, each within its limits.
+  std::atomic<std::uint64_t> waits_ = 0;  ///< Signs of life of running programs.
   std::unique_ptr<CodeRunner> runner_;
   std::optional<AppendLog> log_;  ///< Opened for the first verdict.
   std::string lines_;

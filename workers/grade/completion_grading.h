@@ -1,7 +1,5 @@
 #pragma once
 
-/// Distributes completions over the ranks, grades them and stores each verdict at once.
-
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -14,10 +12,10 @@
 
 namespace jforge {
 
-/// Found by rank 0, used by all ranks.
+/// Found by rank 0.
 struct GradingPlan {
-  std::int64_t attempt = 1;        ///< Attempt number of this call's part files.
-  std::vector<std::int64_t> open;  ///< Completions without a verdict, ascending.
+  std::int64_t attempt = 1;        ///< Attempt of this call's parts.
+  std::vector<std::int64_t> open;  ///< Indices of completions without a verdict, ascending.
 };
 
 struct GradingContext {
@@ -26,16 +24,16 @@ struct GradingContext {
   std::optional<std::int32_t> jobs;  ///< Programs at a time on this rank; default: its cores.
 };
 
-/// Collective. `done`: verdicts of earlier calls; read on rank 0 only.
+/// Collective. `done`, verdicts of earlier calls, is read on rank 0 only.
 [[nodiscard]] GradingPlan share_plan(const Communicator& comm, const CompletionSet& set,
                                      const VerdictStore& store,
                                      const std::vector<VerdictRecord>& done);
 
-/// Collective. Grades the open completions; faster ranks take more. Appends every verdict to this
-/// rank's part in `store` and to `lines`, which rank 0 collects because files of another machine
-/// may not be visible to it yet. Returns false if any rank was asked to stop; finished verdicts
-/// stay in the parts and interrupted programs are graded by a later call. Throws EnvironmentError
-/// if a part cannot be written or a machine cannot run programs, and errors of Task::grade.
+/// Collective. Grades the open completions; faster ranks take more. Appends verdicts to this rank's
+/// part in `store` and to `lines`, because rank 0 may not see files of other machines yet. Returns
+/// false if any rank was asked to stop; finished verdicts stay in the parts. Throws
+/// EnvironmentError if a part cannot be written or a machine cannot run programs, and errors of
+/// Task::grade.
 [[nodiscard]] bool grade_completions(const CompletionSet& set, const VerdictStore& store,
                                      const GradingPlan& plan, const GradingContext& context,
                                      std::string& lines);

@@ -18,12 +18,12 @@ namespace jforge {
 
 namespace {
 
-/// Raise this if verdicts change for a reason that no task's version covers.
+/// Raise if verdicts change for a reason that no task's version covers.
 constexpr const char* kKeyVersion = "grade-2";
 
 std::string last_part(const std::string& id) { return id.substr(id.rfind('/') + 1); }
 
-/// Returns "mbpp" for "Mbpp/11" and "mbpp_plus@0.1.0/0": lower case, without the variant.
+/// "mbpp" for "Mbpp/11" and "mbpp_plus@0.1.0/0".
 std::string suite_of(const std::string& id) {
   std::string suite;
   for (const char c : id.substr(0, id.rfind('/'))) {
@@ -44,7 +44,7 @@ std::vector<std::string> names_of(const std::vector<TaskRecord>& records) {
   return names;
 }
 
-/// Finds problems by the names that load_completions() allows; rejects names of other suites.
+/// Finds problems by the names that load_completions() allows.
 class ProblemFinder {
  public:
   ProblemFinder(const std::vector<TaskRecord>& records, const std::vector<std::string>& names) {
@@ -85,7 +85,7 @@ std::string text_of(const JsonNode* node, JsonNode::Kind other = JsonNode::Kind:
              : std::string();
 }
 
-/// Includes lengths, so that different lists of texts do not hash alike by concatenation.
+/// Hashes the length too, so that lists of texts cannot collide by concatenation.
 std::uint64_t hash_text(const std::string& text, std::uint64_t seed) {
   return hash64(text, hash64(std::to_string(text.size()), seed));
 }
@@ -107,22 +107,20 @@ std::string version_of(const Task& task, bool style_named) {
              : task.name() + "/completion" + version.substr(version.rfind('/'));
 }
 
-/// Returns the program of a `completion`. Without a style it is the prompt followed by the whole
-/// text, as in OpenAI's and EvalPlus' evaluation; with one, as that style reads an answer.
+/// Without a style: the prompt and the whole text, as in OpenAI's and EvalPlus' evaluation.
 std::optional<std::string> program_of(const Task& task, bool style_named, const TaskRecord& record,
                                       std::string_view text) {
   if (!style_named) {
     return program_from_completion(record, text);
   }
-  // The "evalchemy" style has no stop texts and takes programs from code blocks.
+  // The style "evalchemy" has no stop texts and takes programs from code blocks.
   const std::vector<std::string> stops = task.stop_texts();
   return stops.empty() && !code_blocks(text).empty()
              ? task.extract(text, record)
              : program_from_completion(record, cut_at(text, stops));
 }
 
-/// Returns Completion::hint for a `completion` that is appended to the prompt. A continuation
-/// begins with whitespace; other texts may be whole programs or prose with a code block.
+/// Returns Completion::hint. A text that continues the prompt begins with whitespace.
 std::string form_hint(const Task& task, const TaskRecord& record, std::string_view text) {
   const auto entry_point = record.fields.find("entry_point");
   text.remove_prefix(std::min(text.find_first_not_of("\r\n"), text.size()));
@@ -203,7 +201,7 @@ void require_all(const CompletionSet& set, const std::filesystem::path& path) {
   }
 }
 
-/// Returns the task of "TASK" or "TASK:STYLE". Throws ConfigError as make_task().
+/// Throws ConfigError as make_task().
 std::unique_ptr<Task> chosen_task(const std::string& entry) {
   const std::size_t colon = entry.find(':');
   if (colon == std::string::npos) {

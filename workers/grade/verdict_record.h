@@ -1,7 +1,6 @@
 #pragma once
 
-/// A completion's verdict as a sealed JSON line (runtime/text_seal.h), exchanged between ranks and
-/// stored in their part files (verdict_store.h).
+/// One verdict as a sealed JSON line (runtime/text_seal.h).
 
 #include <cstdint>
 #include <optional>
@@ -13,10 +12,10 @@
 namespace jforge {
 
 struct VerdictRecord {
-  std::int64_t index = 0;  ///< 0-based position of the completion in its file.
+  std::int64_t index = 0;  ///< 0-based position in the completions' file.
   std::string key;         ///< Completion::key
   std::string verdict;     ///< "pass", "fail" or "timeout".
-  /// Verdict on the base tests alone, for tasks with additional tests.
+  /// On the base tests alone, for tasks with additional tests.
   std::optional<std::string> base_verdict;
   std::string reason;  ///< As Verdict::reason; invalid UTF-8 becomes U+FFFD.
   /// See Verdict::rules.
@@ -25,9 +24,9 @@ struct VerdictRecord {
   bool operator==(const VerdictRecord&) const = default;
 };
 
-/// Returns one line without its newline.
+/// Without a newline.
 [[nodiscard]] std::string to_line(const VerdictRecord& record);
-/// Throws DataError naming `origin` for a malformed line or one with a missing or wrong seal.
+/// Throws DataError naming `origin` for a malformed line or a missing or wrong seal.
 [[nodiscard]] VerdictRecord parse_verdict_record(std::string_view line, const std::string& origin);
 
 }  // namespace jforge

@@ -41,8 +41,7 @@ nlohmann::json to_json(const VerdictRecord& record) {
   return entry;
 }
 
-/// pass@1 with n completions of a problem, c of which pass: 1 - C(n - c, 1) / C(n, 1) = c / n (Chen
-/// et al., 2021).
+/// If c of a problem's n completions pass, 1 - C(n - c, 1) / C(n, 1) = c / n (Chen et al., 2021).
 nlohmann::json pass_at_1(const nlohmann::json& problems) {
   nlohmann::json result = nlohmann::json::object();
   for (const std::string kind : {"base", "plus"}) {
@@ -123,7 +122,7 @@ VerdictSummary VerdictStore::publish(const CompletionSet& set,
 }
 
 void VerdictStore::remove_directory() const noexcept {
-  // Fails, as intended, if another job has written parts there meanwhile.
+  // Fails, as intended, if another job has put parts there.
   std::error_code ignored;
   std::filesystem::remove(directory_, ignored);
 }

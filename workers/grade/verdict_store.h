@@ -1,8 +1,7 @@
 #pragma once
 
-/// The verdict file of `jforge grade`. While completions are graded, every rank appends each
-/// verdict at once to its own part file (part_files.h, verdict_record.h) in the directory
-/// FILE.parts. A later call, at any rank count, reuses the verdicts for its own completions.
+/// The verdict file of `jforge grade`. Until it is complete, every rank appends its verdicts to a
+/// part (part_files.h) in the directory FILE.parts; a later call at any rank count reuses them.
 
 #include <cstddef>
 #include <filesystem>
@@ -17,13 +16,12 @@ namespace jforge {
 
 struct VerdictSummary {
   std::size_t problems = 0;
-  /// JSON object of "base" and, for tasks with additional tests, "plus": each is the mean over
-  /// problems of the share of their completions that pass.
+  /// JSON object of "base" and, for tasks with additional tests, "plus": mean over problems of the
+  /// share of completions that pass.
   std::string pass_at_1;
 };
 
-/// Returns whether `file` is a verdict file of any task. Throws EnvironmentError if it is
-/// unreadable.
+/// Throws EnvironmentError if `file` is unreadable.
 [[nodiscard]] bool is_verdict_file(const std::filesystem::path& file);
 
 class VerdictStore {
@@ -31,18 +29,16 @@ class VerdictStore {
   /// `file`: name of the verdict file.
   explicit VerdictStore(std::filesystem::path file);
 
-  /// Returns the directory of the parts.
+  /// Directory of the parts.
   [[nodiscard]] const std::filesystem::path& directory() const noexcept { return directory_; }
   [[nodiscard]] const PartFiles& parts() const noexcept { return parts_; }
 
-  /// Returns stored verdicts for completions of `set`, sorted by index, at most one each. Ignores
-  /// verdicts with a different key and logs a warning with their number. Damaged lines are skipped
-  /// (PartFiles::read), so that their completions are graded again.
+  /// Returns stored verdicts for `set`, sorted by index, one per completion. Warns of verdicts with
+  /// another key. Skips damaged lines (PartFiles::read), so their completions are graded again.
   [[nodiscard]] std::vector<VerdictRecord> read(const CompletionSet& set) const;
 
-  /// Writes the verdict file durably. Requires: one verdict per completion, in any order; the
-  /// output does not depend on it. Throws EnvironmentError, and InternalError if a verdict is
-  /// missing or foreign.
+  /// Writes the verdict file durably. Requires: one verdict per completion; their order does not
+  /// matter. Throws EnvironmentError, and InternalError for a missing or foreign verdict.
   VerdictSummary publish(const CompletionSet& set,
                          const std::vector<VerdictRecord>& verdicts) const;
   /// Removes the directory of the parts if it is empty.

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Commands of a job. The coordinator decides; every rank's worker executes them collectively.
+/// Commands of a job: the coordinator decides, all ranks execute collectively.
 
 #include <cstdint>
 #include <string>
@@ -24,10 +24,10 @@ struct Command {
   bool operator==(const Command&) const = default;
 };
 
-/// Returns "generate round 1", "evaluate base", ….
+/// "generate round 1", "evaluate base", …
 [[nodiscard]] std::string to_string(const Command& command);
 
-/// Serialise a command for the broadcast. parse_command() throws CommError for malformed text.
+/// Text form for the broadcast. parse_command() throws CommError.
 [[nodiscard]] std::string encode(const Command& command);
 [[nodiscard]] Command parse_command(const std::string& text);
 

@@ -146,10 +146,10 @@ void ControlChannel::run() {
       failure_ = std::current_exception();
       wake_.notify_all();
       if (stopping_) {
-        return;  // The caller of close() gets failure_.
+        return;  // close() rethrows failure_
       }
     }
-    // During training the worker waits for no reply, so the control thread must end the job itself.
+    // During training the worker asks for nothing, so this thread must end the job itself.
     lose(fmt::format("nothing is sent to the coordinator or heard of it any more: {}",
                      error.what()));
   }
@@ -175,7 +175,7 @@ void ControlChannel::receive() {
   }
 }
 
-// MPI requires that every message is received before its communicator is freed.
+// MPI requires all messages to be received before a communicator is freed.
 void ControlChannel::drain(bool closing) {
   const double begin = awake_.seconds();
   while (closing && unanswered_ > 0 && awake_.seconds() - begin < kDrainLimitSeconds) {

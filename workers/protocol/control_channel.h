@@ -1,7 +1,6 @@
 #pragma once
 
-/// A rank's side of the control plane. Only the control thread uses the rank's control
-/// communicators; the worker calls blocking functions. Rank 0 talks to its coordinator in process.
+/// A rank's side of the control plane. Only its control thread uses the control communicators.
 
 #include <condition_variable>
 #include <deque>
@@ -19,21 +18,20 @@
 
 namespace jforge {
 
-/// Connection to the coordinator. send() may be called from the control thread only.
 class CoordinatorLink {
  public:
   virtual ~CoordinatorLink() = default;
   virtual void send(const RankMessage& message) = 0;
-  /// Returns a reply that has arrived, or nothing; never blocks.
+  /// Never blocks.
   virtual std::optional<CoordinatorMessage> try_receive() = 0;
 };
 
-/// Link over MPI: requests and replies use separate communicators, which must outlive the link.
+/// Both communicators must outlive the link.
 [[nodiscard]] std::unique_ptr<CoordinatorLink> make_mpi_link(const Communicator& requests,
                                                              const Communicator& replies,
                                                              Rank coordinator);
 
-/// Thread-safe queue pair between rank 0's control thread and the coordinator thread.
+/// Thread-safe queues between rank 0's control thread and its coordinator thread.
 class InProcessMailbox {
  public:
   void push_request(RankMessage message);
@@ -49,34 +47,33 @@ class InProcessMailbox {
 /// `mailbox` must outlive the link.
 [[nodiscard]] std::unique_ptr<CoordinatorLink> make_in_process_link(InProcessMailbox& mailbox);
 
-/// Owns the control thread. Sends a heartbeat every second, carries the worker's lease traffic, and
-/// ends the job if the coordinator is silent, so that a hang of rank 0 is detected too.
+/// Owns the control thread, which sends a heartbeat every second, carries lease traffic, and ends
+/// the job if the coordinator is silent, so that a hang of rank 0 is detected too.
 class ControlChannel {
  public:
   struct Silence {
-    /// Maximum silence of the coordinator, counted only while this thread itself was running.
+    /// Limit on silence while this thread itself was running.
     double limit_seconds = 60;
-    /// Called once on the control thread with a one-line description. Default: log it and abort the
-    /// MPI world with exit code 70.
+    /// Called once on the control thread. Default: log the message and abort MPI with exit code 70.
     std::function<void(const std::string&)> on_lost;
   };
 
-  /// Heartbeats report `clock`, and `clock` learns whether any other rank makes progress.
+  /// Heartbeats report `clock`; progress of other ranks is reported to it.
   ControlChannel(std::unique_ptr<CoordinatorLink> link, PhaseClock& clock, Silence silence);
   ~ControlChannel();
   ControlChannel(const ControlChannel&) = delete;
   ControlChannel& operator=(const ControlChannel&) = delete;
 
-  /// Sends a lease request at once. At most one request may be open; take_lease() gets the reply.
+  /// Requests a lease; take_lease() gets the reply. At most one request may be open.
   void request_lease(LeaseRequest request);
-  /// Waits for the reply to the open request. Rethrows a failure of the control thread.
+  /// Rethrows a failure of the control thread.
   [[nodiscard]] LeaseReply take_lease();
-  /// Asks whether a finished shard may be committed, and waits for the answer.
+  /// Waits for the coordinator's answer whether a finished shard may be committed.
   [[nodiscard]] bool request_commit(const Lease& lease);
-  /// Tells the coordinator that the shard has been renamed to its final name.
+  /// Reports that the shard has its final name.
   void commit_done(const Lease& lease, std::int64_t tokens, std::int64_t forwards);
-  /// Sends queued messages, receives outstanding replies, ends the thread and rethrows its failure.
-  /// The destructor only stops the thread.
+  /// Sends queued messages, receives open replies, ends the thread and rethrows its failure. The
+  /// destructor only stops the thread.
   void close();
 
  private:
@@ -93,7 +90,7 @@ class ControlChannel {
   PhaseClock& clock_;
   Silence silence_;
   AwakeClock awake_;          // this and the next four: control thread only
-  double heard_seconds_ = 0;  // last message, by awake_
+  double heard_seconds_ = 0;  // by awake_
   std::int64_t unanswered_ = 0;
   std::uint64_t job_progress_ = 0;
   std::string coordinator_;  // "host H, pid P" once it has answered

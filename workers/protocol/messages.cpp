@@ -86,7 +86,7 @@ class Reader {
   std::span<const std::byte> bytes_;
 };
 
-// One list of fields serves encoding and decoding.
+// Used for encoding and decoding.
 template <class Message, class Visit>
 void visit_fields(Message& message, Visit&& visit) {
   using T = std::remove_const_t<Message>;

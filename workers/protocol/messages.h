@@ -1,7 +1,7 @@
 #pragma once
 
-/// Messages between a rank's control thread and the coordinator. Little-endian, one per MPI
-/// message; the decoder checks every length.
+/// Messages between control threads and coordinator: little-endian, one per MPI message, every
+/// length checked.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,32 +14,32 @@
 
 namespace jforge {
 
-/// Prompts that are assigned to one rank for one attempt.
+/// Prompts assigned to one rank for one attempt.
 struct Lease {
   LeaseId id = 0;
-  std::int32_t attempt = 0;  ///< 0-based; raised when the same prompts are leased again.
+  std::int32_t attempt = 0;  ///< 0-based; raised when the prompts are leased again.
   std::vector<PromptId> prompts;
 
   bool operator==(const Lease&) const = default;
 };
 
 // ---- rank → coordinator
-/// Sent every second; the coordinator answers with a HeartbeatReply.
+/// Sent every second.
 struct Heartbeat {
   std::string phase;
   std::int64_t step = 0;
   std::uint64_t progress = 0;
   double age_seconds = 0;
-  bool waiting = false;       ///< The worker waits for other ranks.
-  std::int64_t tokens = 0;    ///< Generated in this phase, committed or not; display only.
-  std::int64_t forwards = 0;  ///< Forward passes for these tokens.
+  bool waiting = false;     ///< For other ranks.
+  std::int64_t tokens = 0;  ///< In this phase, committed or not; display only.
+  std::int64_t forwards = 0;
   std::string host;
   std::int64_t process_id = 0;
 
   bool operator==(const Heartbeat&) const = default;
 };
-/// Asks for work in `round`. `stop_requested`: this rank was told to stop. `idle`: it has nothing
-/// else to do, so the coordinator may delay a `wait` answer by up to a second.
+/// `stop_requested`: this rank was told to stop. `idle`: this rank has nothing else to do, so a
+/// `wait` answer may come up to a second later.
 struct LeaseRequest {
   std::int32_t round = 0;
   bool stop_requested = false;
@@ -47,19 +47,19 @@ struct LeaseRequest {
 
   bool operator==(const LeaseRequest&) const = default;
 };
-/// Asks whether the lease's shard, complete and durable under its temporary name, may be renamed.
+/// The shard is complete and durable under its temporary name; may it be renamed?
 struct CommitRequest {
   LeaseId id = 0;
   std::int32_t attempt = 0;
 
   bool operator==(const CommitRequest&) const = default;
 };
-/// Reports that the shard has been renamed: its prompts are done.
+/// The shard has its final name.
 struct CommitDone {
   LeaseId id = 0;
   std::int32_t attempt = 0;
-  std::int64_t tokens = 0;    ///< Answer tokens, for progress.
-  std::int64_t forwards = 0;  ///< Forward passes for these tokens.
+  std::int64_t tokens = 0;  ///< Answer tokens.
+  std::int64_t forwards = 0;
 
   bool operator==(const CommitDone&) const = default;
 };
@@ -67,9 +67,9 @@ struct CommitDone {
 // ---- coordinator → rank
 enum class LeaseAnswer : std::uint8_t {
   granted = 0,
-  wait = 1,     ///< No lease is free now, but one of another rank may expire.
+  wait = 1,     ///< Nothing is free, but another rank's lease may expire.
   drained = 2,  ///< Every prompt is committed.
-  stop = 3,     ///< A stop was requested; leave the phase.
+  stop = 3,     ///< Leave the phase.
 };
 struct LeaseReply {
   LeaseAnswer answer = LeaseAnswer::wait;
@@ -85,7 +85,7 @@ struct CommitReply {
   bool operator==(const CommitReply&) const = default;
 };
 
-/// Acknowledges a heartbeat and identifies the coordinator.
+/// Acknowledges a heartbeat.
 struct HeartbeatReply {
   std::string host;
   std::int64_t process_id = 0;
