@@ -1,7 +1,5 @@
 #pragma once
 
-/// Grading beside decoding: answers go in as they are finished, verdicts come out.
-
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -23,36 +21,32 @@ struct GradedAnswer {
   Verdict verdict;
 };
 
-/// Threads that grade answers of tasks that run code; those of other tasks are graded by the thread
-/// that hands them in. A time-out is graded once more with no other program of this pool running,
-/// nor, with turns, of any other process that shares them, and only that second verdict counts:
-/// other programs' load is not the answer's fault. When the runner throws Interrupted the pool
-/// grades nothing more: take() and drain() give what came out before, and what is handed in is
-/// dropped. Its methods may be called from several threads.
+/// Grades answers on threads of its own; answers of tasks that run no code are graded in submit().
+/// An answer that times out is graded once more while no other program of this pool (with turns: of
+/// any process that shares them) is running, because load is not its fault; the second verdict
+/// counts. After Interrupted from the runner, new answers are dropped, and take() and drain()
+/// return earlier verdicts. Thread-safe.
 class GradingPool {
  public:
-  /// `threads` >= 1: programs at a time; at most the cores that are this process's share of the
-  /// machine (share_of_cores). `runner` may be null when no task runs code; it and `turns`, which
-  /// every program waits for unless it is null, must outlive the pool.
+  /// `threads` >= 1: concurrent programs; at most share_of_cores(). `runner` may be null if no task
+  /// runs code. `runner` and `turns`, from which every program needs a turn, must outlive the pool.
   GradingPool(CodeRunner* runner, int threads, const HostTurns* turns = nullptr);
   GradingPool(const GradingPool&) = delete;
   GradingPool& operator=(const GradingPool&) = delete;
-  /// Waits for the programs that are running; what has not begun is dropped.
+  /// Waits for running programs; drops the others.
   ~GradingPool();
 
-  /// Hands an answer in; `task` and `record` must stay until its verdict has come out. Waits while
-  /// four answers for each thread are waiting. Throws what Task::grade threw for any answer (the
-  /// first such error; the pool then grades nothing more).
+  /// `task` and `record` must live until the verdict is returned. Blocks while four answers per
+  /// thread are queued. Throws the first error of Task::grade; nothing is graded after it.
   void submit(std::int64_t ticket, const Task& task, const std::optional<std::string>& answer,
               const TaskRecord& record);
-  /// Whether submit() would wait for an answer of a task that runs code.
+  /// Whether submit() would block for a task that runs code.
   [[nodiscard]] bool full() const;
-  /// Verdicts that have come out since the last time, in any order. Does not wait. Throws as
-  /// submit().
+  /// Returns new verdicts, in any order, without waiting. Throws as submit().
   [[nodiscard]] std::vector<GradedAnswer> take();
-  /// Waits until everything handed in is graded, and takes it. Throws as submit().
+  /// Waits until everything is graded. Throws as submit().
   [[nodiscard]] std::vector<GradedAnswer> drain();
-  /// Grows with every finished try and while a program waits for its turn: signs of life.
+  /// Grows with every finished attempt and while a program waits for its turn.
   [[nodiscard]] std::uint64_t signs_of_life() const noexcept { return signs_; }
 
  private:
@@ -61,7 +55,7 @@ class GradingPool {
     const Task* task = nullptr;
     std::optional<std::string> answer;
     const TaskRecord* record = nullptr;
-    bool again = false;  ///< It timed out once.
+    bool again = false;  ///< Second attempt, after a timeout.
   };
 
   void work();
@@ -79,16 +73,16 @@ class GradingPool {
   std::deque<Job> again_;
   std::vector<GradedAnswer> graded_;
   int running_ = 0;
-  bool alone_ = false;  ///< The one that runs is a second try.
-  /// Nothing more is graded: the pool ends, or the runner was interrupted.
+  bool alone_ = false;  ///< A second attempt is running.
+  /// Nothing more is graded: the pool is destroyed or the runner was interrupted.
   std::atomic<bool> stopping_ = false;
   std::atomic<std::uint64_t> signs_ = 0;
   std::exception_ptr failure_;
   std::vector<std::thread> threads_;
 };
 
-/// Cores for each of `processes` processes that share this machine: those this process may run on,
-/// at most an equal part of the machine's, at least 1.
+/// Cores for one of `processes` processes on this machine: at most an equal share and the process's
+/// affinity, at least 1.
 [[nodiscard]] int share_of_cores(int processes);
 
 }  // namespace jforge

@@ -19,7 +19,7 @@ constexpr std::int64_t kPollMilliseconds = 200;
 
 }  // namespace
 
-/// Waits until one of `polls` has an event; false when the deadline came first.
+/// Waits until one of `polls` has an event; false after the deadline.
 bool HarnessChannel::wait_for(std::span<pollfd> polls, Clock::time_point deadline) const {
   while (true) {
     if (waiting_) {
@@ -107,7 +107,7 @@ ChannelOutcome HarnessChannel::receive(HarnessFrame& frame, Clock::time_point de
   }
   frame.kind = header[0];
   frame.payload.clear();
-  // Grown as the bytes come: the length alone is nobody's word.
+  // Grows with the bytes received, because the length cannot be trusted.
   while (frame.payload.size() < size) {
     const std::size_t begin = frame.payload.size();
     frame.payload.resize(begin + std::min(size - begin, kChunkBytes));

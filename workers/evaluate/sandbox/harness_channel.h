@@ -1,7 +1,7 @@
 #pragma once
 
-/// The parent's end of the dialogue with harness.py: frames of a type byte, a little-endian 32-bit
-/// length and the payload, over two non-blocking pipes. Whoever is at the other end may be hostile.
+/// Parent's end of the dialogue with harness.py over two non-blocking pipes. A frame is a type
+/// byte, a little-endian 32-bit length and the payload. The other end may be hostile.
 
 #include <poll.h>
 
@@ -17,9 +17,9 @@ namespace jforge {
 
 enum class ChannelOutcome {
   ok,
-  timed_out,  ///< The deadline came first.
-  closed,     ///< The other end closed a pipe or died.
-  broken      ///< Bytes out of turn, or a frame larger than allowed.
+  timed_out,
+  closed,  ///< The other end closed a pipe or died.
+  broken   ///< Unexpected bytes, or a frame larger than allowed.
 };
 
 struct HarnessFrame {
@@ -31,12 +31,12 @@ class HarnessChannel {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// The time that deadlines are compared with.
+  /// Clock that deadlines are compared with.
   using Now = std::function<Clock::time_point()>;
 
-  /// Non-blocking descriptors, not owned. `payload_limit`: bytes in a frame that is received.
-  /// `cancelled` is asked several times a second while send() or receive() waits; once it says so
-  /// they throw Interrupted. `waiting` is called as often.
+  /// Does not own the descriptors, which must be non-blocking. `payload_limit`: maximum bytes of a
+  /// received frame. `cancelled` and `waiting` are called several times a second during send() and
+  /// receive(), which throw Interrupted once `cancelled` returns true.
   HarnessChannel(int command, int reply, std::size_t payload_limit,
                  std::function<bool()> cancelled = {}, std::function<void()> waiting = {},
                  Now now = Clock::now)
@@ -47,8 +47,8 @@ class HarnessChannel {
         waiting_(std::move(waiting)),
         now_(std::move(now)) {}
 
-  /// Sends a frame whose payload is `first` and then `second`, together below 4 GiB. Anything
-  /// received before it is through is `broken`: the harness never speaks unasked.
+  /// Sends a frame with the payload `first` + `second`, below 4 GiB. Bytes that arrive meanwhile
+  /// are `broken`: the harness only answers.
   [[nodiscard]] ChannelOutcome send(char kind, std::string_view first, std::string_view second,
                                     Clock::time_point deadline);
   [[nodiscard]] ChannelOutcome receive(HarnessFrame& frame, Clock::time_point deadline);

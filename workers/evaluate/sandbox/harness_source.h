@@ -2,7 +2,7 @@
 
 namespace jforge {
 
-/// Text of harness.py: what the interpreter in the sandbox runs.
+/// Text of harness.py.
 [[nodiscard]] const char* harness_source();
 
 }  // namespace jforge

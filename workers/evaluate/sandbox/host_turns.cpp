@@ -14,7 +14,7 @@ namespace jforge {
 namespace {
 
 constexpr auto kPoll = std::chrono::milliseconds(2);
-/// The byte that whoever waits for a turn holds; turns are the bytes before it.
+/// Byte held by the process next in line; the bytes before it are turns.
 constexpr off_t kGate = off_t{1} << 20;
 
 [[noreturn]] void refuse(const std::string& what) {
@@ -23,14 +23,15 @@ constexpr off_t kGate = off_t{1} << 20;
       std::strerror(errno)));
 }
 
-/// Sets or ends this open file's lock on bytes; false when another one holds some of them.
+/// Sets or ends a lock of this open file; false if another open file holds some of the bytes.
 bool lock(const OwnedDescriptor& file, short type, off_t begin, off_t count) {
   struct flock asked {};
   asked.l_type = type;
   asked.l_whence = SEEK_SET;
   asked.l_start = begin;
   asked.l_len = count;
-  // Of the open file, not of the process as F_SETLK's are: threads must hold each other back too.
+  // Locks belong to the open file, not to the process as with F_SETLK, so they separate threads
+  // too.
   while (fcntl(file.get(), F_OFD_SETLK, &asked) != 0) {
     if (errno == EAGAIN || errno == EACCES) {
       return false;
@@ -46,7 +47,7 @@ bool lock(const OwnedDescriptor& file, short type, off_t begin, off_t count) {
 
 HostTurn::~HostTurn() {
   if (file_.get() >= 0) {
-    // By name, not by closing: a child that is just being started still has the file open.
+    // Unlocks explicitly, because a child that is being started may still have the file open.
     struct flock asked {};
     asked.l_type = F_UNLCK;
     asked.l_whence = SEEK_SET;

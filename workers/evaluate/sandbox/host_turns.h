@@ -1,6 +1,6 @@
 #pragma once
 
-/// Turns to run a program, over all processes of a job on one machine.
+/// Limits concurrent programs over all processes of a job on one machine.
 
 #include <filesystem>
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace jforge {
 
-/// A turn; it ends with the object.
+/// Ends with the object.
 class HostTurn {
  public:
   HostTurn(HostTurn&&) noexcept = default;
@@ -25,19 +25,17 @@ class HostTurn {
   OwnedDescriptor file_;
 };
 
-/// Locks on parts of one file: at most `slots` turns at a time, or one that has the machine to
-/// itself. Locks end with their process, so nobody waits for a dead one. Who comes later waits
-/// behind a turn that wants to be alone, which therefore waits no longer than the programs that are
-/// running. Thread-safe.
+/// Locks on bytes of one file: at most `slots` turns at a time, or one exclusive turn. The kernel
+/// releases locks of dead processes. New turns queue after a waiting exclusive turn, which
+/// therefore waits only for running programs. Thread-safe.
 class HostTurns {
  public:
-  /// Opens `path`, makes it where it is missing. The file may be removed once every process has
-  /// opened it. `slots` >= 1, the same in all processes. EnvironmentError when that fails.
+  /// Opens or creates `path`, which may be removed once every process has opened it. `slots` >= 1,
+  /// the same in all processes. Throws EnvironmentError.
   HostTurns(const std::filesystem::path& path, int slots);
 
-  /// Waits for a turn, an `alone` one if asked for, and nothing when `give_up`, which is asked
-  /// every few milliseconds while there is none, says so. EnvironmentError when the system gives no
-  /// locks.
+  /// Waits for a turn, exclusive if `alone`. Polls `give_up` every few milliseconds and returns
+  /// nothing once it is true. Throws EnvironmentError if the system grants no locks.
   [[nodiscard]] std::optional<HostTurn> wait(bool alone,
                                              const std::function<bool()>& give_up) const;
 

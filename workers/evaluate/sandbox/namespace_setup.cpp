@@ -15,7 +15,7 @@
 namespace jforge {
 namespace {
 
-// Where the new root is put together; every system has it, and it is gone from view afterwards.
+// The new root is built here: exists on every system, and is out of sight afterwards.
 constexpr const char* kStage = "/tmp";
 constexpr unsigned kInsideId = 65534;
 
@@ -33,7 +33,7 @@ constexpr std::uint64_t kNoExecution = 0x8;
 
 FailedStep failed(const char* what) { return {what, errno}; }
 
-// The child must not allocate, so paths are put together in place.
+// The child must not allocate.
 class Path {
  public:
   explicit Path(const std::string& inside) {
@@ -87,8 +87,8 @@ bool write_map(const char* path, unsigned outside) {
 }
 
 FailedStep map_user(uid_t user, gid_t group) {
-  // A process closed to others may not write its own maps. Opened no longer than that takes: the
-  // memory is still the parent's.
+  // A non-dumpable process cannot write its own maps. Keeps the flag short, because the memory is
+  // the parent's.
   const bool closed = prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) != 1;
   if (closed) {
     (void)prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
@@ -187,7 +187,7 @@ FailedStep enter_namespaces(const NamespacePlan& plan, uid_t user, gid_t group) 
   if (chdir(plan.work_directory.c_str()) != 0) {
     return failed("entering the work directory");
   }
-  // The host's name is nobody's business; the outcome does not matter to anyone.
+  // Hides the host's name; failure is harmless.
   (void)sethostname("sandbox", 7);
   return drop_capabilities();
 }

@@ -6,15 +6,15 @@
 
 namespace jforge {
 
-/// What a child in fresh namespaces could not do.
+/// First step that failed in the child.
 struct FailedStep {
-  const char* what = nullptr;  ///< Null: all went well.
+  const char* what = nullptr;  ///< Null: no failure.
   int error = 0;               ///< errno
 };
 
-/// In the child, in fresh user, mount and pid namespaces: maps its user, builds the read-only
-/// system of `plan` with its tmpfs work directory, makes it the root, and gives up all
-/// capabilities. `user` and `group` are its ids outside. Allocates nothing.
+/// Runs in the child, in fresh user, mount and pid namespaces, and allocates nothing. Maps its
+/// user, makes the read-only root of `plan` with its tmpfs work directory, and drops all
+/// capabilities. `user` and `group` are its ids outside.
 [[nodiscard]] FailedStep enter_namespaces(const NamespacePlan& plan, uid_t user, gid_t group);
 
 }  // namespace jforge

@@ -25,16 +25,16 @@ namespace {
 
 constexpr std::size_t kStackBytes = std::size_t{256} * 1024;
 constexpr unsigned kNobody = 65534;
-// Descriptors are first moved out of the way of every target.
+// Descriptors are first moved above every target.
 constexpr int kClear = 400;
 
-/// Shared by the parent, which sleeps, and its child or children, which borrow its memory.
+/// Shared by the sleeping parent and its children, which borrow its memory.
 struct Start {
   const StartPlan* plan = nullptr;
   char* const* arguments = nullptr;
   char* const* environment = nullptr;
   std::byte* inner_stack = nullptr;
-  std::vector<int>* moved = nullptr;  ///< One place for each descriptor.
+  std::vector<int>* moved = nullptr;  ///< One element per descriptor.
   uid_t user = 0;
   gid_t group = 0;
   pid_t inner = -1;
@@ -46,21 +46,21 @@ struct Start {
   _exit(127);
 }
 
-// The library's set*id functions act on all threads of the program, here the parent's: only the
-// bare system calls will do.
+// Uses bare system calls, because the library's set*id functions act on all of the parent's
+// threads.
 void become_nobody(Start& start) {
   if (syscall(SYS_geteuid) != 0) {
     return;
   }
   (void)syscall(SYS_setgroups, 0, nullptr);
-  // EINVAL: in a namespace without that user, where "root" is an ordinary one.
+  // EINVAL: the namespace does not have that user, and "root" is an ordinary one outside.
   if ((syscall(SYS_setresgid, kNobody, kNobody, kNobody) != 0 && errno != EINVAL) ||
       (syscall(SYS_setresuid, kNobody, kNobody, kNobody) != 0 && errno != EINVAL)) {
     give_up(start, "becoming the user nobody");
   }
 }
 
-/// Closes the descriptors from `first` to below `end`.
+/// Closes descriptors in [first, end).
 void close_between(unsigned first, unsigned end) {
   if (first < end) {
     (void)syscall(SYS_close_range, first, end - 1U, 0);
@@ -94,7 +94,7 @@ void reset_signals(Start& start) {
   }
   sigset_t none;
   sigemptyset(&none);
-  // A signal that arrived meanwhile now ends the child, as it should.
+  // A signal that arrived meanwhile ends the child here, as intended.
   if (sigprocmask(SIG_SETMASK, &none, nullptr) != 0) {
     give_up(start, "unblocking signals");
   }
@@ -141,8 +141,8 @@ int outer_child(void* argument) {
   }
   start.user = static_cast<uid_t>(syscall(SYS_geteuid));
   start.group = static_cast<gid_t>(syscall(SYS_getegid));
-  // A second step, so that the namespaces belong to the user without rights; CLONE_PARENT makes
-  // its process ours to wait for.
+  // In a second step, so that the namespaces belong to the unprivileged user. CLONE_PARENT makes
+  // the process a child of this program.
   start.inner = clone(inner_child, start.inner_stack + kStackBytes,
                       CLONE_VM | CLONE_VFORK | CLONE_PARENT | CLONE_NEWUSER | CLONE_NEWPID |
                           CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | SIGCHLD,
@@ -200,12 +200,12 @@ pid_t start_process(const StartPlan& plan) {
   start.inner_stack = stacks.inner();
   start.moved = &moved;
 
-  // A change of user marks the memory, which is still this program's, as closed to other processes
-  // (it stays so while the child uses it); one start at a time, so that it can be put right again.
+  // A change of user makes the shared memory non-dumpable for this program too. One start at a
+  // time, so that the flag can be restored.
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
   const int dumpable = prctl(PR_GET_DUMPABLE, 0, 0, 0, 0);
-  // A handler that ran in the child would run in this program's memory.
+  // Signals are blocked, because a handler in the child would run in this program's memory.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);

@@ -24,15 +24,14 @@ namespace {
 
 constexpr int kVersion = 1;
 
-/// A completed run.
 struct KeptRun {
   std::vector<std::string> values;
   std::vector<double> call_seconds;
 };
 
-/// 32 hex digits over all that the outcome depends on.
+/// 32 hex digits over everything that the outcome depends on.
 std::string hash_of(const CodeRunRequest& request, const std::string& environment) {
-  // Written out as JSON, so that no two requests have one text.
+  // JSON, so that different requests cannot produce the same text.
   const std::string text =
       nlohmann::json({kVersion, environment, request.candidate, request.check, request.entry_point,
                       request.calls, request.check_seconds, request.call_seconds,
@@ -41,7 +40,7 @@ std::string hash_of(const CodeRunRequest& request, const std::string& environmen
   return hash_hex(hash64(text)) + hash_hex(hash64(text, 1));
 }
 
-/// Nothing where there is no file; a damaged one is warned of.
+/// Returns nothing for a missing file or, with a warning, for a damaged one.
 std::optional<KeptRun> read_run(const fs::path& file, const std::string& hash, std::size_t calls) {
   std::error_code none;
   if (!fs::exists(file, none)) {
@@ -80,7 +79,6 @@ void keep_run(const fs::path& file, const std::string& hash, const KeptRun& run)
   }
 }
 
-/// As if the run took place now.
 CodeRunResult replay(KeptRun run, const CodeValueSink& sink) {
   CodeRunResult result{.status = CodeRunStatus::completed, .reason = {}, .call_seconds = {}};
   for (std::size_t call = 0; call < run.values.size(); ++call) {

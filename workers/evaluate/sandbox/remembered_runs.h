@@ -1,7 +1,6 @@
 #pragma once
 
-/// Results of programs that do the same in every run, kept on disk: a benchmark's canonical
-/// solutions, which every evaluation asks for again.
+/// Disk cache of deterministic runs: a benchmark's canonical solutions, run by every evaluation.
 
 #include <cstdint>
 #include <filesystem>
@@ -15,28 +14,25 @@ namespace jforge {
 
 class Sandbox;
 
-/// A runner that takes completed runs of requests with CodeRunRequest::repeatable from a folder,
-/// where there is one, and keeps new ones there; all else it passes on. One file for a run, named
-/// by a hash of everything in the request and of where it runs, sealed (text_seal.h):
-///   {"version": 1, "request": hash, "call_seconds": [...], "values": [JSON text, ...]}
-/// A file that is damaged or another request's is warned of, and its run repeated and kept anew;
-/// one that cannot be written is warned of. Processes may share a folder. Thread-safe, as the
-/// runner it asks is.
+/// Caches completed runs of requests with CodeRunRequest::repeatable; passes on all others. One
+/// sealed file (text_seal.h) per run, named by a hash of the request and the environment:
+///  {"version": 1, "request": hash, "call_seconds": [...], "values": [JSON text, ...]}
+/// A damaged or mismatched file causes a warning and a new run; a failed write causes a warning.
+/// Processes may share the folder. Thread-safe if the wrapped runner is.
 class RememberedRuns final : public CodeRunner {
  public:
-  /// Values' text that is kept of a run at most; a run with more is not.
+  /// Runs with more bytes of values are not cached.
   static constexpr std::size_t kMostBytes = std::size_t{16} << 20;
 
-  /// `environment`: what results depend on besides the request: Sandbox::description(), the
-  /// processor (times decide limits). Without a folder nothing is kept.
+  /// `environment`: what else results depend on: Sandbox::description() and the processor (times
+  /// set limits). No folder: no cache.
   RememberedRuns(std::unique_ptr<CodeRunner> runner, std::string environment,
                  std::optional<std::filesystem::path> folder = default_folder());
 
   [[nodiscard]] CodeRunResult run(const CodeRunRequest& request,
                                   const CodeValueSink& sink = {}) override;
 
-  /// $XDG_CACHE_HOME/jforge/runs, else $HOME/.cache/jforge/runs; nothing where neither is an
-  /// absolute path.
+  /// $XDG_CACHE_HOME/jforge/runs, else $HOME/.cache/jforge/runs; nothing if neither is absolute.
   [[nodiscard]] static std::optional<std::filesystem::path> default_folder();
 
  private:
@@ -45,7 +41,7 @@ class RememberedRuns final : public CodeRunner {
   std::optional<std::filesystem::path> folder_;
 };
 
-/// The sandbox with what default_folder() remembers of its like on such a processor.
+/// Wraps the sandbox in a cache in default_folder(), keyed by sandbox, processor and harness.
 [[nodiscard]] std::unique_ptr<CodeRunner> remember_runs(std::unique_ptr<Sandbox> sandbox);
 
 }  // namespace jforge

@@ -17,10 +17,10 @@
 namespace jforge {
 namespace {
 
-// A probe may run on a machine that is busy with everything else.
+// The machine may be busy.
 constexpr double kProbeSeconds = 60;
 
-/// sandbox_init_image() as a file that can be executed.
+/// sandbox_init_image() as an executable file.
 OwnedDescriptor init_program() {
   const std::string_view image = sandbox_init_image();
   OwnedDescriptor file(memfd_create("jforge-sandbox-init", MFD_CLOEXEC));

@@ -1,29 +1,27 @@
 #pragma once
 
-/// Runs Python programs that nobody trusts.
+/// Runs untrusted Python programs.
 ///
-/// Each run is one process in user, pid, mount, network, ipc and uts namespaces of its own, made by
-/// bubblewrap or, where that is missing, by our own code: a read-only view of the system's programs
-/// and libraries (sandbox_layout.h: no /proc, /home, /etc/passwd or run directory), a small tmpfs
-/// to write to, no network, no capabilities, a seccomp filter (seccomp_filter.h), limits on memory,
-/// processor time, files, threads and output, and limits of wall-clock time kept from outside.
-/// It cannot start other processes. Standard output and error go nowhere. When run() returns, the
-/// process is gone, and with it everything it wrote. Should this process die, however that happens,
-/// or stop for good, its sandboxes end too: the first process of each (sandbox_init.c) is not the
-/// program, and ends it when the pipe from here closes or its own limit of time has passed.
+/// Each run is one process in its own user, pid, mount, network, ipc and uts namespaces, made by
+/// bubblewrap or, without it, by our own code. It has a read-only view of system programs and
+/// libraries (sandbox_layout.h), a small writable tmpfs, no network, no capabilities, a seccomp
+/// filter (seccomp_filter.h), limits on memory, CPU time, files, threads and output, and wall-clock
+/// limits kept from outside. It cannot start processes; its standard output and error are
+/// discarded. When run() returns, the process and everything it wrote are gone. Sandboxes also end
+/// if this process dies or hangs: their first process (sandbox_init.c) kills the program when the
+/// pipe from here closes or its own time limit has passed.
 ///
-/// What a verdict rests on. The interpreter runs harness.py, which loads the program as a module,
-/// says so with a token, and only then gets a nonce and the check, and later the calls' arguments,
-/// one at a time. Out-of-turn bytes, an early end with any exit code, and a thread left over from
-/// loading (looked for from outside) are failures; output is never looked at.
-///  - Calls: expected values never enter the program's sandbox; what comes back is compared outside
-///    it. A program can return only what it computes.
-///  - Check: the assertions run in the program's own process, as they do in every scorer of these
-///    benchmarks. Nonce, token and the restoring of builtins, trace hooks and timers after loading
-///    stop programs that end early, print or write a verdict, leave threads, or patch the
-///    interpreter. They cannot stop a program made to cheat: one that returns objects equal to
-///    everything, or that searches the interpreter's frames or memory for the token and then
-///    speaks in the harness's place. No design does that runs both in one interpreter.
+/// Trust model. harness.py loads the program as a module, confirms with a token, and only then
+/// receives a nonce and the check, later the arguments of one call at a time. Unexpected bytes, an
+/// early exit with any code, and a thread left after loading (checked from outside) are failures;
+/// output is never read.
+///  - Calls: expected values never enter the sandbox; returned values are compared outside.
+///  - Check: the assertions run in the program's own process, as in every scorer of these
+///    benchmarks. Nonce, token and the restoring of builtins, trace hooks and timers stop programs
+///    that end early, print or write a verdict, leave threads or patch the interpreter. They cannot
+///    stop a program made to cheat: one that returns objects equal to everything, or finds the
+///    token in the interpreter's frames or memory and answers for the harness. No design that runs
+///    both in one interpreter can.
 
 #include <cstdint>
 #include <filesystem>
@@ -40,32 +38,32 @@ namespace jforge {
 enum class SandboxKind : std::uint8_t { bubblewrap, namespaces };
 
 struct SandboxOptions {
-  /// Empty: bubblewrap where it is installed and works here, else our own namespaces.
+  /// Empty: bubblewrap if it works here, else our own namespaces.
   std::optional<SandboxKind> kind;
   std::filesystem::path bubblewrap = "/usr/bin/bwrap";
   std::filesystem::path interpreter = "/usr/bin/python3";
   std::vector<std::string> interpreter_options = {"-s", "-W", "ignore"};
-  std::int64_t work_bytes = std::int64_t{64} << 20;   ///< Of the directory a program may write to.
+  std::int64_t work_bytes = std::int64_t{64} << 20;   ///< Size of the writable directory.
   std::int64_t value_bytes = std::int64_t{64} << 20;  ///< JSON text of one call's value.
-  /// Asked several times a second while a program runs, from the thread that runs it; true ends the
-  /// program. Not asked by the constructor.
+  /// Polled several times a second by the thread that runs a program; true ends the program. Not
+  /// used by the constructor.
   std::function<bool()> cancelled = {};
-  /// Called whenever `cancelled` is asked: a program runs, and its limits are kept.
+  /// Called whenever `cancelled` is polled, as a sign of life.
   std::function<void()> waiting = {};
 };
 
-/// What all runs with `options` have in common, but for the kind of sandbox. EnvironmentError when
-/// the interpreter is missing.
+/// Makes the setup of all runs, except the kind of sandbox. Throws EnvironmentError if the
+/// interpreter is missing.
 [[nodiscard]] SandboxSetup make_sandbox_setup(const SandboxOptions& options);
 
-/// Thread-safe: every thread that calls run() has a process of its own.
+/// Thread-safe: every call of run() has its own process.
 class Sandbox final : public CodeRunner {
  public:
-  /// Tries a small program and numpy. EnvironmentError, saying how to mend it, when the machine
-  /// allows no sandbox (nothing is ever run without one) or the interpreter or numpy is missing.
+  /// Tries a small program and numpy. Throws EnvironmentError, with advice, if the machine allows
+  /// no sandbox (nothing ever runs without one) or the interpreter or numpy is missing.
   explicit Sandbox(const SandboxOptions& options = {});
 
-  /// Throws Interrupted when SandboxOptions::cancelled ended the program.
+  /// Throws Interrupted if SandboxOptions::cancelled ended the program.
   [[nodiscard]] CodeRunResult run(const CodeRunRequest& request,
                                   const CodeValueSink& sink = {}) override;
 

@@ -1,6 +1,6 @@
 #include "workers/evaluate/sandbox/sandbox_init_image.h"
 
-// JFORGE_SANDBOX_INIT: the executable's path at build time.
+// JFORGE_SANDBOX_INIT: path of the executable at build time.
 __asm__(
     ".pushsection .rodata\n"
     ".balign 16\n"
@@ -14,7 +14,7 @@ __asm__(
     "jforge_sandbox_init_end:\n"
     ".popsection\n");
 
-// Labels of the assembler text above.
+// Labels of the assembler text.
 // NOLINTBEGIN(readability-identifier-naming)
 extern "C" {
 extern const char jforge_sandbox_init_begin[] __attribute__((visibility("hidden")));

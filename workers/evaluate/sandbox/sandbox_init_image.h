@@ -4,7 +4,7 @@
 
 namespace jforge {
 
-/// The bytes of the executable that sandbox_init.c makes.
+/// Bytes of the executable built from sandbox_init.c.
 [[nodiscard]] std::string_view sandbox_init_image();
 
 }  // namespace jforge

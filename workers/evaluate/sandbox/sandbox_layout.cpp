@@ -64,7 +64,7 @@ NamespacePlan make_namespace_plan(std::int64_t work_bytes) {
   for (const auto& [text, place] : plan.links) {
     add_parents(place);
   }
-  // Sorted by name, so parents come first.
+  // Sorted, so parents come first.
   plan.directories.assign(directories.begin(), directories.end());
   plan.work_directory = kWorkDirectory;
   plan.work_options = fmt::format("size={},nr_inodes=4096,mode=1777", work_bytes);

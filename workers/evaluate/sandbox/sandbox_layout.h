@@ -1,6 +1,6 @@
 #pragma once
 
-/// What a sandboxed program sees of the machine, for both ways of making the sandbox.
+/// File system of a sandboxed program, for both kinds of sandbox.
 
 #include <cstdint>
 #include <string>
@@ -10,19 +10,19 @@
 
 namespace jforge {
 
-/// The only writable place inside.
+/// The only writable directory inside.
 inline constexpr const char* kWorkDirectory = "/tmp";
-/// Where bubblewrap puts and finds the first process's program.
+/// Program of the first process under bubblewrap.
 inline constexpr const char* kInitPath = "/init";
 
-/// The system folders and devices of this machine that a Python program needs: programs, libraries,
-/// time zones, /etc/alternatives and /etc/ld.so.cache, null, zero, full, random and urandom.
-/// Neither /proc, /home, /usr/local nor the rest of /etc. `work_bytes`: size of the work directory.
+/// The system directories and devices that a Python program needs: programs, libraries, time zones,
+/// /etc/alternatives, /etc/ld.so.cache, null, zero, full, random, urandom. No /proc, /home,
+/// /usr/local or other /etc. `work_bytes`: size of the work directory.
 [[nodiscard]] NamespacePlan make_namespace_plan(std::int64_t work_bytes);
 
-/// Options for bubblewrap that make the same file system, namespaces and user, with kInitPath. The
-/// descriptors are those inside bubblewrap: where it writes the first process's id, waits before it
-/// goes on, and reads that process's program.
+/// Options with which bubblewrap makes the same sandbox, with kInitPath. Descriptors inside
+/// bubblewrap: it writes the first process's id to `info`, waits for `block`, and reads the program
+/// from `init`.
 [[nodiscard]] std::vector<std::string> bubblewrap_options(const NamespacePlan& plan,
                                                           std::int64_t work_bytes,
                                                           int info_descriptor, int block_descriptor,

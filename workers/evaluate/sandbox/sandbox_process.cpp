@@ -51,7 +51,7 @@ void make_non_blocking(const OwnedDescriptor& descriptor) {
   (void)fcntl(descriptor.get(), F_SETFL, fcntl(descriptor.get(), F_GETFL) | O_NONBLOCK);
 }
 
-/// Two different numbers that a program cannot know beforehand.
+/// Two different descriptors that a program cannot predict.
 std::array<int, 2> draw_descriptors() {
   std::array<std::uint16_t, 2> random{};
   if (getrandom(random.data(), sizeof(random), 0) != sizeof(random)) {
@@ -63,8 +63,8 @@ std::array<int, 2> draw_descriptors() {
   return {kFirstHarnessDescriptor + first, kFirstHarnessDescriptor + second};
 }
 
-// Nothing of the parent's environment goes in. The hash seed is fixed so that the same program has
-// the same verdict every time; hence not "python -I", which would ignore it.
+// Nothing of the parent's environment is inherited. A fixed hash seed makes verdicts reproducible;
+// "python -I" would ignore it.
 std::vector<std::string> make_environment(std::uint32_t hash_seed) {
   return {"PATH=/usr/bin",
           "HOME=/tmp",
@@ -94,14 +94,14 @@ pid_t child_pid_of(const std::string& info) {
   return pid;
 }
 
-/// The first child of a process; −1 when none can be found.
+/// First child of a process; −1 if none is found.
 pid_t child_of(pid_t process) {
   std::ifstream children(fmt::format("/proc/{}/task/{}/children", process, process));
   pid_t child = -1;
   if (children >> child) {
     return child;
   }
-  // A kernel without that file.
+  // The kernel does not provide that file.
   std::error_code error;
   for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end;
        entry.increment(error)) {
@@ -116,7 +116,7 @@ pid_t child_of(pid_t process) {
   return -1;
 }
 
-/// The same file with an offset of its own.
+/// The same file with its own offset.
 OwnedDescriptor reopened(const OwnedDescriptor& file) {
   const std::string path = fmt::format("/proc/self/fd/{}", file.get());
   OwnedDescriptor again(open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -127,7 +127,7 @@ OwnedDescriptor reopened(const OwnedDescriptor& file) {
   return again;
 }
 
-/// To the end, to a closing brace, or until nothing has come for `patience`.
+/// Reads until end of file, a closing brace, or `patience` without new bytes.
 std::string read_some(const OwnedDescriptor& descriptor, std::chrono::milliseconds patience) {
   std::string text;
   std::array<char, 512> chunk{};
@@ -167,8 +167,7 @@ SandboxProcess::SandboxProcess(const SandboxSetup& setup, const ProcessSettings&
   StartPlan plan;
   plan.environment = make_environment(settings.hash_seed);
   plan.limits = {{RLIMIT_AS, static_cast<rlim_t>(settings.memory_bytes)},
-                 // At the soft limit comes a signal that nothing else sends; at the hard one
-                 // SIGKILL, for who ignores that.
+                 // SIGXCPU at the soft limit; SIGKILL at the hard one for programs that ignore it.
                  {RLIMIT_CPU, static_cast<rlim_t>(settings.cpu_seconds), 1},
                  {RLIMIT_FSIZE, static_cast<rlim_t>(setup.work_bytes)},
                  {RLIMIT_STACK, kStackBytes},
@@ -179,7 +178,7 @@ SandboxProcess::SandboxProcess(const SandboxSetup& setup, const ProcessSettings&
                       {null.get(), 1},
                       {errors.write.get(), 2},
                       {commands.read.get(), numbers[0]},
-                      // Its only writer is this process: the other end notices when it is gone.
+                      // Its only writer is this process, so it closes when this process dies.
                       {commands.read.get(), kLifelineDescriptor},
                       {filter.read.get(), kFilterDescriptor},
                       {init.get(), kInitDescriptor},
@@ -226,7 +225,7 @@ SandboxProcess::SandboxProcess(const SandboxSetup& setup, const ProcessSettings&
   for (const OwnedDescriptor* descriptor : {&command_, &reply_, &errors_}) {
     make_non_blocking(*descriptor);
   }
-  // Only the child may hold these ends, or its death would not show.
+  // Only the child may hold these ends, or its death would not be noticed.
   errors.write.reset();
   info.write.reset();
   try {
@@ -242,7 +241,7 @@ SandboxProcess::~SandboxProcess() { kill_and_reap(); }
 void SandboxProcess::find_init(OwnedDescriptor info, OwnedDescriptor block) {
   init_ = child_;
   if (bubblewrap_) {
-    // Until `block` closes the process stays, so its id cannot have passed to another.
+    // The process waits until `block` closes, so its id cannot have been reused.
     init_ = child_pid_of(read_some(info, kStartPatience));
     if (init_ <= 0) {
       throw EnvironmentError("code sandbox: bubblewrap did not start: " + start_message());
@@ -257,14 +256,14 @@ void SandboxProcess::find_init(OwnedDescriptor info, OwnedDescriptor block) {
 }
 
 std::chrono::nanoseconds SandboxProcess::time_kept_waiting() {
-  // "TIME-ON-A-PROCESSOR TIME-KEPT-WAITING TURNS", in nanoseconds.
+  // "TIME-ON-CPU TIME-WAITING TIMESLICES", in nanoseconds.
   std::array<char, 96> text{};
   const ssize_t got =
       schedule_.get() < 0 ? -1 : pread(schedule_.get(), text.data(), text.size(), 0);
   const std::string_view line(text.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
   const std::size_t begin = line.find(' ');
   std::int64_t nanoseconds = 0;
-  // Nothing comes of a process that has ended: what was read before stands.
+  // Empty for a process that has ended: keep the last value.
   if (begin != std::string_view::npos &&
       std::from_chars(line.data() + begin + 1, line.data() + line.size(), nanoseconds).ec ==
           std::errc()) {
@@ -295,7 +294,7 @@ void SandboxProcess::started() {
   const std::string path = fmt::format("/proc/{}/oom_score_adj", interpreter_);
   const OwnedDescriptor file(open(path.c_str(), O_WRONLY | O_CLOEXEC));
   if (file.get() >= 0) {
-    // Best effort: without it the limit on memory still stands.
+    // Best effort: the memory limit still holds without it.
     [[maybe_unused]] const ssize_t written = write(file.get(), "1000", 4);
   }
 }
@@ -335,7 +334,7 @@ ProcessEnd SandboxProcess::reap() noexcept {
   }
   const double used = static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
                       1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
-  // The kernel counts a limit's time by its ticks, and `used` by its clock: they differ.
+  // The kernel counts CPU limits in ticks, `used` by its clock; they differ slightly.
   end.cpu_limit = end.signal == SIGXCPU ||
                   (end.signal == SIGKILL && used > static_cast<double>(cpu_seconds_) - 0.5);
   return end;

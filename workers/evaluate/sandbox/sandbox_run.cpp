@@ -21,12 +21,10 @@ constexpr std::size_t kSecretBytes = 16;
 constexpr std::size_t kReasonBytes = 400;
 constexpr std::int64_t kSourceBytes = std::int64_t{256} << 20;
 constexpr std::chrono::seconds kStartLimit{60};
-// By which the sandbox's own limit of wall-clock time is above ours, which begins only when it has
-// started and stands still while the program waits for a processor.
+// The sandbox's own wall-clock limit exceeds ours, which starts later and excludes waits for a CPU.
 constexpr std::int64_t kOwnLimitMargin = 120;
 constexpr std::int64_t kOwnLimitFactor = 20;
-// A process that closed its channel, or a thread that ended, may take a moment to be gone, on a
-// busy machine some seconds.
+// Time for a process or thread to disappear after its end; seconds on a busy machine.
 constexpr std::chrono::seconds kEndPatience{5};
 
 std::string draw_secret() {
@@ -41,7 +39,7 @@ bool is_hex(char letter) {
   return (letter >= '0' && letter <= '9') || (letter >= 'a' && letter <= 'f');
 }
 
-/// One line of printable ASCII; addresses, which differ from run to run, become "0x".
+/// Returns one line of printable ASCII; addresses, which differ between runs, become "0x".
 std::string clean(std::string_view reason) {
   constexpr std::size_t kAddressDigits = 6;
   std::string text;
@@ -59,7 +57,7 @@ std::string clean(std::string_view reason) {
   return text;
 }
 
-/// The dialogue of one run. A step that goes wrong sets the result and returns false.
+/// The dialogue of one run. A failing step sets the result and returns false.
 class SandboxRun {
  public:
   SandboxRun(const SandboxSetup& setup, const CodeRunRequest& request, const CodeValueSink& sink)
@@ -85,8 +83,8 @@ class SandboxRun {
   }
 
  private:
-  /// The program's own time, by which all its limits are kept: it stands still while the program
-  /// waits for a processor, so that a busy machine times nobody out. Sleep is the program's own.
+  /// Clock for all limits: stops while the program waits for a CPU, so that load causes no
+  /// timeouts. Sleeping counts.
   Clock::time_point now() {
     return Clock::now() - std::chrono::duration_cast<Clock::duration>(process_.time_kept_waiting());
   }
@@ -130,7 +128,7 @@ class SandboxRun {
     return frame_.payload == nonce || fail("bytes on the harness's channel that are not its own");
   }
 
-  // A joined thread of the program's may take a moment more to leave the system's list.
+  // A joined thread may stay in the system's list for a moment.
   bool settles_to_one_thread() const {
     const Clock::time_point end = Clock::now() + kEndPatience;
     while (!process_.has_one_thread()) {

@@ -7,8 +7,7 @@
 
 namespace jforge {
 
-/// One run of `request` in a sandbox of `setup`, as CodeRunner::run. `python_version`, when given,
-/// gets what the interpreter says it is.
+/// Runs `request` in a sandbox, as CodeRunner::run. Sets `python_version`, if not null.
 [[nodiscard]] CodeRunResult run_in_sandbox(const SandboxSetup& setup, const CodeRunRequest& request,
                                            const CodeValueSink& sink,
                                            std::string* python_version = nullptr);

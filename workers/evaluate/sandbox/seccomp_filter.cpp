@@ -26,12 +26,11 @@ constexpr std::array kKilled{
     "iopl",       "ioperm",           "pidfd_getfd",
 };
 
-// Memory that no limit counts is refused too: files without a folder, shared memory and queues of
-// System V and POSIX, and pages that vmsplice leaves in a pipe (a reference to one byte keeps two
-// megabytes).
+// Includes memory that no limit counts: memfd, System V and POSIX shared memory and queues, and
+// pages that vmsplice leaves in a pipe (a reference to one byte keeps two megabytes).
 //
-// vfork, fork and clone without CLONE_THREAD are refused so that a program stays one process: then
-// nothing can outlive it, and an end of its reply channel is its own.
+// vfork, fork and clone without CLONE_THREAD are refused so that a program stays one process:
+// nothing can outlive it, and only it can close its reply channel.
 constexpr std::array kRefused{
     "fork",
     "vfork",
@@ -112,8 +111,7 @@ class FilterContext {
   FilterContext& operator=(const FilterContext&) = delete;
   ~FilterContext() { seccomp_release(context_); }
 
-  /// Names that this architecture (or an older libseccomp) does not know are left out: what does
-  /// not exist cannot be called.
+  /// Skips names unknown to this architecture or libseccomp.
   void add(std::uint32_t action, const char* name) {
     const int number = seccomp_syscall_resolve_name(name);
     if (number != __NR_SCMP_ERROR && number >= 0) {
@@ -168,7 +166,7 @@ std::vector<sock_filter> make_seccomp_filter() {
              SCMP_A0(SCMP_CMP_MASKED_EQ, std::uint64_t{CLONE_THREAD}, std::uint64_t{0}));
   filter.add(SCMP_ACT_ERRNO(EPERM), "socket",
              SCMP_A0(SCMP_CMP_NE, std::uint64_t{AF_UNIX}, std::uint64_t{0}));
-  // By which a process would survive its parent. The kernel looks at the lower half alone.
+  // Would let a process survive its parent. The kernel reads only the lower half of the argument.
   filter.add(SCMP_ACT_ERRNO(EPERM), "prctl",
              SCMP_A0(SCMP_CMP_MASKED_EQ, 0xffffffffUL, std::uint64_t{PR_SET_PDEATHSIG}));
   for (const auto request : {std::uint64_t{TIOCSTI}, std::uint64_t{TIOCLINUX}}) {

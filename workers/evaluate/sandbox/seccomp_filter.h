@@ -1,19 +1,16 @@
 #pragma once
 
-/// What a sandboxed program may ask of the kernel.
-
 #include <linux/filter.h>
 
 #include <vector>
 
 namespace jforge {
 
-/// Berkeley packet filter program for seccomp. Everything is allowed but: new processes (threads
-/// stay), namespaces, mounts, sockets other than AF_UNIX, keys, performance counters, io_uring,
-/// userfaultfd, personality and the like, and prctl(PR_SET_PDEATHSIG),
-/// which fail with EPERM so that the program goes on; and
-/// tracing, other processes' memory, kernel modules, BPF, kexec, reboot, swap and ports, which kill
-/// it. Foreign system call tables kill it too. EnvironmentError when libseccomp cannot build it.
+/// Returns a seccomp BPF program that allows all but the following. EPERM, so that the program goes
+/// on: new processes (threads are allowed), namespaces, mounts, sockets other than AF_UNIX, keys,
+/// performance counters, io_uring, userfaultfd, personality and the like, prctl(PR_SET_PDEATHSIG).
+/// Kill: tracing, other processes' memory, kernel modules, BPF, kexec, reboot, swap, ports, foreign
+/// system call tables. Throws EnvironmentError if libseccomp fails.
 [[nodiscard]] std::vector<sock_filter> make_seccomp_filter();
 
 }  // namespace jforge
