@@ -25,10 +25,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Part of every sample's settings: raise it when the records' meaning changes.
+/// Raise if the meaning of records changes; part of every sample's settings.
 constexpr int kRecordVersion = 3;
 
-/// The model, whose name can be a folder's, of a valid configuration.
 const ModelUnderTest& checked(const EvaluateConfig& config, const ModelUnderTest& model) {
   config.validate();
   expect_model_name(model.name);
@@ -44,7 +43,7 @@ std::string hash_of_weights(const ModelUnderTest& model) {
   return hash_hex(hash);
 }
 
-/// Positions that a problem needs with a decoder. DataError where the model has fewer.
+/// Throws DataError if the problem needs more positions than the model has.
 std::int64_t positions_of(const Problem& problem, const ProblemSet& set,
                           const SequenceDecoder& decoder, const TransformerConfig& model) {
   const std::int64_t positions = decoder.max_positions();
@@ -64,7 +63,7 @@ std::int64_t positions_of(const Problem& problem, const ProblemSet& set,
   return positions;
 }
 
-/// What older samples' settings lack is left out where it has its default.
+/// Omits newer fields at their defaults, so that hashes of older samples stay valid.
 Json architecture(const TransformerConfig& config) {
   Json root = {{"vocabulary_size", config.vocabulary_size},
                {"hidden_size", config.hidden_size},
@@ -89,7 +88,6 @@ Json architecture(const TransformerConfig& config) {
   return root;
 }
 
-/// What rank 0 found and all ranks act on.
 std::string plans_to_text(const std::vector<MethodRun>& runs) {
   Json plans = Json::array();
   for (const MethodRun& run : runs) {
@@ -132,7 +130,7 @@ void expect_evaluable(const EvaluateConfig& config, const TransformerConfig& mod
     const ProblemSet set = load_problem_set(entry, config, encoder, model.vocabulary_size);
     runs_code = runs_code || set.task->runs_code();
     for (const std::string& name : config.methods) {
-      constexpr std::uint64_t kAnySeed = 0;  // No position depends on it.
+      constexpr std::uint64_t kAnySeed = 0;  // Positions do not depend on the seed.
       const DecodingMethod method = make_decoding_method(name, config.decoding, kAnySeed);
       for (const Problem& problem : set.problems) {
         const auto decoder = method.make(set.request(problem.index, model.eos_ids));
@@ -206,7 +204,7 @@ std::string EvaluationPlan::settings_of(const ProblemSet& set, const DecodingMet
                 {"method", method.name},
                 {"samples_per_problem", method.samples_per_problem},
                 {"method_settings", method.settings}};
-  // Older samples were read on behind such a token.
+  // Omitted if empty, so that hashes of older samples without stop tokens stay valid.
   if (!set.stop_tokens.empty()) {
     settings["stop_tokens"] = set.stop_tokens;
   }
@@ -255,7 +253,7 @@ bool EvaluationPlan::find_open_work(const Communicator& comm, const EvaluationSt
 std::unique_ptr<InferenceTransformer> EvaluationPlan::make_transformer(KernelSet& kernels,
                                                                        MemoryAccount& account,
                                                                        std::int32_t slots) const {
-  // A full slot at least, which no single request need fill.
+  // At least one full slot, even if no request fills it.
   std::int64_t most = cache_pages(capacity_, branch_rows_);
   for (const std::vector<std::int64_t>& run : pages_) {
     BatchPages batch(slots);

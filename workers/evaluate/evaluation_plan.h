@@ -1,6 +1,6 @@
 #pragma once
 
-/// What an evaluation consists of: tasks × methods of one model, and what of each is left to do.
+/// Tasks × methods of one model and what is left to do.
 
 #include <cstdint>
 #include <filesystem>
@@ -19,33 +19,30 @@
 
 namespace jforge {
 
-/// Throws ConfigError where `name` is no folder's.
+/// Throws ConfigError if `name` cannot be a directory's name.
 void expect_model_name(const std::string& name);
 
-/// What can be known of an evaluation before there is a model to evaluate, so that nobody trains
-/// for days towards one that is refused: the problems, as the tokenizer and template of
-/// `model_directory` encode them for a model of this shape, and with `programs` that they can be
-/// run where a task has some. Throws as evaluate_model().
+/// Checks an evaluation before training, so that no long training ends in an evaluation that fails:
+/// problems, encoded with the tokenizer and template of `model_directory`, must fit the model; with
+/// `programs`, a sandbox must work if a task runs code. Throws as evaluate_model().
 void expect_evaluable(const EvaluateConfig& config, const TransformerConfig& model,
                       const std::filesystem::path& model_directory,
                       const ChatTemplateOptions& chat_template, bool programs);
 
-/// Equal on every rank. Its runs refer to the methods and problem sets that it holds.
+/// Equal on every rank. Runs refer to methods and problem sets held here.
 class EvaluationPlan {
  public:
-  /// Local. Reads tokenizer and problems; every problem must fit the model's positions under every
-  /// method. `model_directory` is where the model's results lie. Throws ConfigError and DataError
-  /// as evaluate_model().
+  /// Local. Reads tokenizer and problems, each of which must fit the model's positions with every
+  /// method. `model_directory`: directory of the model's results. Throws as evaluate_model().
   EvaluationPlan(const EvaluateConfig& config, std::vector<DecodingMethod> methods,
                  const ModelUnderTest& model, const ChatTemplateOptions& chat_template,
                  const std::filesystem::path& model_directory);
   EvaluationPlan(const EvaluationPlan&) = delete;
   EvaluationPlan& operator=(const EvaluationPlan&) = delete;
 
-  /// Collective. Throws DataError where a rank has read something else than rank 0.
+  /// Collective. Throws DataError if a rank has read other data than rank 0.
   void expect_same(const Communicator& comm) const;
-  /// Collective. Rank 0 finds out what is left of each run; all ranks hold it then. True when a
-  /// stop was asked for.
+  /// Collective. Rank 0 finds what is left of each run and shares it. True if a stop was requested.
   [[nodiscard]] bool find_open_work(const Communicator& comm, const EvaluationStore& store,
                                     bool refuse_other_weights);
 
@@ -53,15 +50,14 @@ class EvaluationPlan {
   [[nodiscard]] const BytePairTokenizer& tokenizer() const noexcept { return encoder_.tokenizer(); }
   [[nodiscard]] const std::string& weights_hash() const noexcept { return weights_hash_; }
   [[nodiscard]] const std::vector<ProblemSet>& sets() const noexcept { return sets_; }
-  /// Positions the longest request needs.
+  /// Positions of the longest request.
   [[nodiscard]] std::int64_t capacity() const noexcept { return capacity_; }
-  /// The model with cache memory for `slots` sequences of any run at once.
+  /// Makes the model with a KV cache for `slots` sequences of any run.
   [[nodiscard]] std::unique_ptr<InferenceTransformer> make_transformer(KernelSet& kernels,
                                                                        MemoryAccount& account,
                                                                        std::int32_t slots) const;
-  /// Every task with every method, by task.
+  /// All tasks × methods, by task.
   [[nodiscard]] const std::vector<MethodRun>& runs() const noexcept { return runs_; }
-  /// The runs of each task, in the order of the methods.
   [[nodiscard]] std::vector<std::vector<const MethodRun*>> runs_by_task() const;
 
  private:
@@ -76,7 +72,7 @@ class EvaluationPlan {
   std::string weights_hash_;
   std::int64_t capacity_ = 0;
   std::int64_t branch_rows_ = 0;
-  std::vector<std::vector<std::int64_t>> pages_;  ///< Of the cache, for each sample of each run.
+  std::vector<std::vector<std::int64_t>> pages_;  ///< Cache pages per sample of each run.
   std::vector<MethodRun> runs_;
 };
 

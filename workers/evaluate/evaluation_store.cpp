@@ -28,7 +28,6 @@ PromptId id_of(const SampleRecord& record) { return sample_id(record.index, reco
 
 bool is_cut(const SampleRecord& record) { return !record.stopped_by_eos; }
 
-/// The benchmark's order.
 auto order_of(const SampleRecord& record) { return std::pair(record.index, record.sample); }
 
 std::string shown(const Json& figure, int digits) {
@@ -46,7 +45,7 @@ std::vector<TimedSample> parse_lines(const std::vector<std::string>& texts) {
   return samples;
 }
 
-/// The number that all samples' timings have in common; null when they have none in common.
+/// Value of a timing field if it is the same for all samples, else null.
 Json common(const std::vector<TimedSample>& samples, std::int32_t SampleTiming::*number) {
   const std::int32_t first = samples.front().timing.*number;
   const bool same = std::ranges::all_of(
@@ -54,14 +53,14 @@ Json common(const std::vector<TimedSample>& samples, std::int32_t SampleTiming::
   return same ? Json(first) : Json(nullptr);
 }
 
-/// What model.json says.
+/// Content of model.json.
 struct Claim {
-  std::string weights;  ///< Empty when nothing tells.
+  std::string weights;  ///< Empty: unknown.
   std::string source;
   bool sealed = false;
 };
 
-/// A model.json that does not hold says nothing: the figures tell whose results they are.
+/// If model.json is damaged, the weights named by the figures count.
 Claim read_claim(const std::filesystem::path& path, const std::string& weights_of_figures) {
   try {
     const std::string text = read_sealed(path);
@@ -116,7 +115,7 @@ void EvaluationStore::claim(const std::string& weights, const std::filesystem::p
     }
   }
   const Json claim{{"weights", weights}, {"source", source.string()}};
-  // A directory's name may be anything.
+  // The name of a directory may be invalid UTF-8.
   publish_file(path, seal_json(claim.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"));
 }
 
@@ -130,7 +129,7 @@ void EvaluationStore::plan(MethodRun& run) const {
     run.current = false;
   }
   if (run.current) {
-    // A crash after the summary was written leaves them behind.
+    // Left by a crash after the summary was written.
     run.files.remove_parts();
     return;
   }
@@ -144,7 +143,7 @@ void EvaluationStore::plan(MethodRun& run) const {
                run.method.label, run.set.problems.size(), run.done.size(), run.samples().size());
 }
 
-/// Samples in the parts that count for this run, each once, in the benchmark's order.
+/// Returns valid samples in the parts, one per id, in the benchmark's order.
 std::vector<TimedSample> EvaluationStore::finished_samples(const MethodRun& run) const {
   std::map<std::pair<std::int64_t, std::int64_t>, TimedSample> finished;
   std::size_t others = 0;
@@ -170,16 +169,16 @@ std::vector<TimedSample> EvaluationStore::finished_samples(const MethodRun& run)
   return samples;
 }
 
-/// The order matters: parts go last, so that a crash in between loses nothing.
+/// Parts are removed last, so that a crash loses nothing.
 void EvaluationStore::merge(const MethodRun& run, const std::vector<std::string>& lines,
                             const Json& extra) const {
-  // What this attempt made came over the wire, for another machine's file may not be visible yet.
+  // Uses the gathered lines, because files of other machines may not be visible yet.
   std::vector<TimedSample> samples = parse_lines(lines);
   std::set<PromptId> finished_here;
   for (const TimedSample& sample : samples) {
     finished_here.insert(id_of(sample.record));
   }
-  // An earlier attempt's part may have become visible since plan(): what it holds was made again.
+  // An earlier part may have become visible since plan(); its samples were evaluated again.
   for (TimedSample& sample : finished_samples(run)) {
     if (!finished_here.contains(id_of(sample.record))) {
       samples.push_back(std::move(sample));
@@ -215,7 +214,7 @@ void EvaluationStore::merge(const MethodRun& run, const std::vector<std::string>
   spdlog::info("evaluate {} {} {}: accuracy {}, {} tokens per forward", model_, run.task(),
                run.method.label, shown(figures["accuracy"], 3), shown(figures["tpf"], 3));
   const auto ends = AnswerEnds{std::ssize(samples), std::ranges::count_if(records, is_cut)};
-  // A task with stop texts takes an answer up to the first of them, wherever decoding ended.
+  // With stop texts, answers end there and may be complete although decoding was cut.
   if (const auto warning = warning_of_cut_answers(
           fmt::format("evaluate {} {} {}", model_, run.task(), run.method.label), ends,
           "evaluate.max_new_tokens", run.set.max_new_tokens);
@@ -225,7 +224,7 @@ void EvaluationStore::merge(const MethodRun& run, const std::vector<std::string>
   EvaluationSummary summary(directory_);
   if (run.method.label == kBaselineMethod &&
       !summary.is_current(model_, run.task(), run.method.label, run.settings)) {
-    // Methods that this call leaves alone were compared with another baseline.
+    // The other methods were compared with the old baseline.
     summary.remove_comparisons(model_, run.task());
   }
   summary.set(model_, run.task(), run.method.label, std::move(figures));

@@ -53,11 +53,11 @@ std::vector<DecodingCost> costs_by_problem(std::span<const TimedSample> samples)
   return result;
 }
 
-/// Right samples of each problem; all problems have the same number of samples.
+/// All problems have the same number of samples.
 struct ProblemVerdicts {
   std::int64_t samples_per_problem = 0;
   std::vector<std::int64_t> right = {};
-  std::vector<std::int64_t> base_right = {};  ///< Empty where no record has a base verdict.
+  std::vector<std::int64_t> base_right = {};  ///< Empty if no record has a base verdict.
 };
 
 ProblemVerdicts verdicts_by_problem(std::span<const TimedSample> samples) {
@@ -78,7 +78,7 @@ ProblemVerdicts verdicts_by_problem(std::span<const TimedSample> samples) {
     expect(count == verdicts.samples_per_problem, "problems with different numbers of samples");
     verdicts.right.push_back(right[index]);
   }
-  // A completion without a program had no verdict on base tests in earlier versions' records.
+  // Records of earlier versions have no base verdict for a completion without a program.
   for (const auto& [index, count] : counts) {
     if (!base_right.empty()) {
       verdicts.base_right.push_back(base_right[index]);
@@ -87,13 +87,12 @@ ProblemVerdicts verdicts_by_problem(std::span<const TimedSample> samples) {
   return verdicts;
 }
 
-/// Of all samples: every problem has as many.
 double share_of(const std::vector<std::int64_t>& right, std::int64_t samples_per_problem) {
   const auto solved = std::accumulate(right.begin(), right.end(), std::int64_t{0});
   return static_cast<double>(solved) / static_cast<double>(std::ssize(right) * samples_per_problem);
 }
 
-/// Share of samples that are right by each rule; nothing where there are no rules.
+/// Share of right samples by each rule; empty without rules.
 std::vector<std::pair<std::string, double>> rule_shares(std::span<const TimedSample> samples) {
   std::vector<std::pair<std::string, double>> shares;
   for (const auto& [rule, right] : samples.front().record.rules) {
@@ -112,7 +111,6 @@ std::vector<std::pair<std::string, double>> rule_shares(std::span<const TimedSam
   return shares;
 }
 
-/// accuracy and its interval, base_accuracy, rule_accuracy and the counts behind them.
 void add_accuracy(Json& figures, std::span<const TimedSample> samples) {
   const ProblemVerdicts verdicts = verdicts_by_problem(samples);
   const double accuracy = share_of(verdicts.right, verdicts.samples_per_problem);
@@ -150,7 +148,7 @@ std::optional<BootstrapInterval> bootstrap_tpf(std::span<const DecodingCost> pro
     for (std::size_t i = 0; i < problems.size(); ++i) {
       chosen += problems[static_cast<std::size_t>(stream.below(problems.size()))];
     }
-    // Of problems without a forward alone there is no figure; the observed one stands in for it.
+    // A resample without forwards has no figure; the observed one replaces it.
     figures.push_back(chosen.tokens_per_forward().value_or(*observed));
   }
   std::ranges::sort(figures);
@@ -159,7 +157,7 @@ std::optional<BootstrapInterval> bootstrap_tpf(std::span<const DecodingCost> pro
 }
 
 EvaluationSeconds slowest_rank_seconds(std::span<const TimedSample> samples) {
-  // Seconds only grow within an attempt, so a rank's largest reading is its last one.
+  // Seconds are cumulative, so a rank's largest reading is its last one.
   std::map<std::pair<std::int64_t, Rank>, EvaluationSeconds> ranks;
   for (const auto& [record, timing] : samples) {
     EvaluationSeconds& seconds = ranks[{timing.attempt, timing.rank}];
@@ -235,7 +233,6 @@ std::int64_t count_disagreements(const std::vector<SampleRecord>& baseline,
 }
 
 namespace {
-/// Objects of objects, `levels` deep.
 bool is_nested_object(const Json& json, int levels) {
   return json.is_object() && (levels == 0 || std::ranges::all_of(json, [&](const Json& member) {
                                 return is_nested_object(member, levels - 1);

@@ -18,7 +18,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Collective: `work` on rank 0; every rank learns of its failure. True when a stop was asked for.
+/// Collective. Runs `work` on rank 0; a failure is thrown on all ranks. True if a stop was
+/// requested.
 bool on_root(const Communicator& comm, const std::function<void()>& work) {
   return agree(comm, stop_requested(), [&] {
     if (comm.rank() == 0) {
@@ -27,7 +28,7 @@ bool on_root(const Communicator& comm, const std::function<void()>& work) {
   });
 }
 
-/// Collective. False when a stop was asked for.
+/// Collective. False if a stop was requested.
 bool merge(const EvaluationPlan& plan, const SampleDecoding& decoding, const EvaluationStore& store,
            const Communicator& comm) {
   Json extra{{"weights", plan.weights_hash()}};
@@ -47,7 +48,7 @@ bool merge(const EvaluationPlan& plan, const SampleDecoding& decoding, const Eva
   return true;
 }
 
-/// Collective. False when a stop was asked for.
+/// Collective. False if a stop was requested.
 bool evaluate(const EvaluateConfig& config, std::vector<DecodingMethod> methods,
               const ModelUnderTest& model, const EvaluationContext& context,
               const std::filesystem::path& directory) {

@@ -1,7 +1,6 @@
 #pragma once
 
-/// Distributed evaluation of one model: tasks × methods × problems leased over ranks, per-sample
-/// records that a later call continues, and a summary that several models share.
+/// Distributed, resumable evaluation of a model.
 
 #include <cstdint>
 #include <filesystem>
@@ -21,20 +20,19 @@
 namespace jforge {
 
 struct ModelUnderTest {
-  std::string name;  ///< "base", "sft", "final": the key in the summary.
+  std::string name;  ///< "base", "sft", "final": key in the summary.
   const TransformerConfig& config;
   const ParameterTable& table;
   ConstTensorView weights;          ///< Flat float32.
-  std::filesystem::path directory;  ///< Hugging Face directory with tokenizer and template.
+  std::filesystem::path directory;  ///< With tokenizer and template.
   WeightStorage decode_weights = WeightStorage::automatic;
 };
 
-/// How far an evaluation is.
 struct EvaluationProgress {
-  std::string task;                ///< Of the sample finished last on this rank.
-  std::string method;              ///< Of the same.
-  std::int64_t samples_done = 0;   ///< By all ranks, of all tasks and methods, as known here.
-  std::int64_t samples_total = 0;  ///< What was left to do when this call began.
+  std::string task;                ///< Of this rank's last finished sample.
+  std::string method;              ///< Of the same sample.
+  std::int64_t samples_done = 0;   ///< By all ranks in this call, as known here.
+  std::int64_t samples_total = 0;  ///< Open when this call began.
   std::int64_t samples_here = 0;   ///< By this rank in this call.
   DecodingCost cost;               ///< Of this rank for this task and method.
 };
@@ -45,33 +43,31 @@ struct EvaluationContext {
   PhaseClock& clock;
   std::uint64_t seed = 0;
   ChatTemplateOptions chat_template = {};
-  /// Told on every rank after every finished sample, and at the end.
+  /// Called on every rank after every finished sample and at the end.
   std::function<void(const EvaluationProgress&)> on_progress = {};
-  /// Refuse a name under which results of other weights lie, instead of replacing them.
+  /// Refuse, instead of replacing, results of other weights under the same name.
   bool refuse_other_weights = false;
 };
 
 /// Collective. Evaluates every method on every task of the configuration. Ranks lease samples, so
-/// a quick rank takes more; each decodes one task and method at a time. Under
+/// faster ranks take more; each decodes one task and method at a time. Writes under
 /// `evaluation_directory`:
 ///  - MODEL/TASK.METHOD.jsonl: one line per sample in the benchmark's order (sample_record.h); on
-///    CPU fp32 its bytes do not depend on rank count, batch size, lease order or interruptions;
-///  - MODEL/TASK.speed: the repeats that speeds come from (speed_record.h);
-///  - MODEL/model.json: which model the name stands for;
-///  - summary.json: {"models": {NAME: {TASK: {METHOD: …}}}, "complete": [NAME, …]}
-///    (evaluation_summary.h), shared by all models; `complete` names those fully evaluated.
-/// What is there already for the same settings (weights, tokenizer, problems, method, …) is kept,
-/// what is there for others is replaced. False when a stop was requested on any rank: finished
-/// samples stay, and the next call, at any rank count, goes on with the others. The phase shown in
-/// the clock while it runs keeps the deadline that the caller entered with.
-/// Throws ConfigError for unknown tasks, methods or templates, DataError for bad benchmark or
-/// tokenizer files and for a problem that does not fit the model's positions, naming it.
+///    CPU fp32 independent of rank count, batch size, lease order and interruptions;
+///  - MODEL/TASK.speed: measured repeats (speed_record.h);
+///  - MODEL/model.json: the model that the name stands for;
+///  - summary.json (evaluation_summary.h), shared by all models; `complete` names those fully
+///    evaluated.
+/// Keeps results with the same settings (weights, tokenizer, problems, method, …) and replaces
+/// others. Returns false if a stop was requested on any rank; a later call, at any rank count,
+/// continues. The clock's phases keep the caller's deadline. Throws ConfigError for unknown tasks,
+/// methods or templates, and DataError for bad benchmark or tokenizer files or a problem too long
+/// for the model.
 [[nodiscard]] bool evaluate_model(const EvaluateConfig& config, const ModelUnderTest& model,
                                   const EvaluationContext& context,
                                   const std::filesystem::path& evaluation_directory);
 
-/// As evaluate_model with methods of the caller's (a sweep's variants) instead of the
-/// configuration's; their labels must differ.
+/// As evaluate_model(), with given methods (a sweep's variants), whose labels must differ.
 [[nodiscard]] bool evaluate_methods(const EvaluateConfig& config,
                                     std::vector<DecodingMethod> methods,
                                     const ModelUnderTest& model, const EvaluationContext& context,

@@ -17,7 +17,7 @@ namespace jforge {
 
 namespace {
 
-/// Of the machine, not of what this rank is bound to: all of its ranks must say the same.
+/// Of the machine, not of this rank's affinity: all ranks must agree.
 int machine_cores() { return static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_CONF))); }
 
 }  // namespace
@@ -29,8 +29,7 @@ HostPrograms share_host_programs(const Communicator& comm, int threads) {
       broadcast_text(comm, fmt::format("{:08x}{:08x}", random(), random()), 0);
   HostPrograms programs;
   programs.threads = threads > 0 ? threads : share_of_cores(ranks);
-  // Of this job alone, so that no other job's frozen program holds this one up, and of this host,
-  // where the folder may be all hosts'.
+  // Named after job and host: other jobs must not block this one, and hosts may share the folder.
   const std::filesystem::path path =
       std::filesystem::temp_directory_path() /
       fmt::format("jforge-turns-{}-{}-{}", getuid(), nonce, host_name());
@@ -38,7 +37,7 @@ HostPrograms share_host_programs(const Communicator& comm, int threads) {
     programs.turns = std::make_unique<HostTurns>(
         path, std::max(machine_cores(), threads > 0 ? ranks * threads : 0));
   });
-  // All ranks have it open now.
+  // All ranks have opened it.
   std::error_code ignored;
   std::filesystem::remove(path, ignored);
   return programs;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view kPartSuffix = ".part";
 
-/// The attempt in a part's name; 0 when it is none of `stem`'s parts.
+/// Attempt in a part's name; 0 if it is not one of `stem`'s parts.
 std::int64_t attempt_of(const std::string& name, const std::string& stem) {
   const std::string prefix = stem + ".attempt-";
   if (!name.starts_with(prefix) || !name.ends_with(kPartSuffix)) {
@@ -81,7 +81,7 @@ std::int64_t PartFiles::next_attempt() const {
 void PartFiles::read(const TakeLine& take, std::string_view lost) const {
   for (const auto& path : all()) {
     std::size_t damaged = 0;
-    // What follows the last newline was cut off by a crash in the middle of a write.
+    // Ignores a torn last line.
     (void)for_each_line(path, [&](std::string_view line, const std::string& origin) {
       try {
         take(line, origin);

@@ -1,8 +1,7 @@
 #pragma once
 
-/// Lines that several ranks finish in several attempts, and the files that keep them until all are
-/// there: every rank appends to a part of its own in each attempt,
-/// STEM.attempt-A.rank-R-of-N.part, so that nothing finished is lost in a crash.
+/// Lines that ranks produce in several attempts. In each attempt a rank appends to its own file
+/// STEM.attempt-A.rank-R-of-N.part, so that a crash loses no finished line.
 
 #include <cstdint>
 #include <filesystem>
@@ -16,33 +15,31 @@
 
 namespace jforge {
 
-/// Gets a line without its newline, and "NAME:LINE".
+/// `line` has no newline; `origin` is "NAME:LINE".
 using TakeLine = std::function<void(std::string_view line, const std::string& origin)>;
 
-/// Gives every complete line of `text`, which messages call `name`, to `take`. True when text
-/// without a newline followed. Throws what `take` throws.
+/// Calls `take` for every complete line of `text`, named `name` in messages. Returns true if text
+/// without a newline follows. Rethrows from `take`.
 bool for_each_line_of(std::string_view text, std::string_view name, const TakeLine& take);
-/// The same of a file. Throws DataError too when it cannot be read.
+/// Does the same for a file. Throws as read_file().
 bool for_each_line(const std::filesystem::path& path, const TakeLine& take);
 
-/// The parts of one piece of work.
 class PartFiles {
  public:
-  /// `directory` need not exist yet; `stem` is a file's name.
+  /// `directory` need not exist; `stem` is a file name.
   PartFiles(std::filesystem::path directory, std::string stem)
       : directory_(std::move(directory)), stem_(std::move(stem)) {}
 
   [[nodiscard]] std::filesystem::path part(std::int64_t attempt, Rank rank, int ranks) const;
-  /// Parts that exist, sorted by attempt, then by name.
+  /// Existing parts, sorted by attempt, then by name.
   [[nodiscard]] std::vector<std::filesystem::path> all() const;
-  /// One more than the highest attempt of a part that exists; 1 when there is none.
+  /// The highest existing attempt + 1.
   [[nodiscard]] std::int64_t next_attempt() const;
-  /// Gives every line of every part to `take`, in the order of all(). A torn last line is left out:
-  /// a crash in the middle of a write leaves one. Any other line for which `take` throws DataError
-  /// is left out with a warning that names file and line; `lost` says what becomes of such lines
-  /// ("samples are evaluated again").
+  /// Calls `take` for every line of every part in the order of all(). Skips a torn last line, left
+  /// by a crash during a write. Skips other lines for which `take` throws DataError, with a
+  /// warning; `lost` says what happens to them ("samples are evaluated again").
   void read(const TakeLine& take, std::string_view lost) const;
-  /// Throws EnvironmentError naming the part that stays.
+  /// Throws EnvironmentError naming a part that cannot be removed.
   void remove() const;
 
  private:

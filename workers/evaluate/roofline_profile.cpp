@@ -13,7 +13,7 @@ namespace jforge {
 
 namespace {
 
-// Linear between neighbours, as the usual definition of quantiles has it.
+// Interpolates linearly.
 double quantile(const std::vector<double>& sorted, double share) {
   const double place = share * static_cast<double>(sorted.size() - 1);
   const auto index = static_cast<std::size_t>(place);
@@ -22,7 +22,7 @@ double quantile(const std::vector<double>& sorted, double share) {
                                    : sorted[index];
 }
 
-// Drives one slot: the context once, then drafts of any length behind it.
+// Fills one slot with the context once, then runs drafts of any length after it.
 class Prober {
  public:
   Prober(DecodeModel& model, std::int64_t vocabulary_size, const RooflineSettings& settings)
@@ -38,7 +38,7 @@ class Prober {
       for (DecodeRow& row : rows_) {
         row.wants_output = false;
       }
-      // A pass without any prediction is no pass that decoding makes.
+      // predict() with no output is never used in decoding.
       rows_.back().wants_output = true;
       model_.predict(rows_, std::span(predictions_).first(1));
     }

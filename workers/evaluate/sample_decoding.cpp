@@ -35,8 +35,8 @@ SampleDecoding::SampleDecoding(const EvaluateConfig& config, const EvaluationPla
       deadline_seconds_(context.clock.read().deadline_seconds),
       shares_(plan.runs().size()) {}
 
-/// In the order in which they are leased: one task and method after another, so that a rank seldom
-/// changes and its seconds belong to one of them.
+/// In lease order: by task and method, so that a rank seldom switches and its seconds belong to one
+/// of them.
 std::vector<SampleDecoding::WorkItem> SampleDecoding::items_left() const {
   const std::vector<MethodRun>& runs = plan_.runs();
   std::vector<WorkItem> items;
@@ -54,7 +54,6 @@ std::vector<SampleDecoding::WorkItem> SampleDecoding::items_left() const {
   return items;
 }
 
-/// Where each task and method's items end.
 std::vector<std::int64_t> SampleDecoding::group_ends() const {
   std::vector<std::int64_t> ends;
   for (std::size_t i = 0; i < items_.size(); ++i) {
@@ -65,7 +64,7 @@ std::vector<std::int64_t> SampleDecoding::group_ends() const {
   return ends;
 }
 
-/// Collective. Whether programs can be run at all is found out here, before anything is decoded.
+/// Collective. Throws before any decoding if programs cannot be run.
 void SampleDecoding::build_grader() {
   const bool runs_code = std::ranges::any_of(
       plan_.sets(), [](const ProblemSet& set) { return set.task->runs_code(); });
@@ -92,7 +91,7 @@ void SampleDecoding::build_transformer() {
   }
 }
 
-/// A device's first pass loads its code and makes its buffers: no method's time is to hold that.
+/// A device's first pass loads code and allocates buffers; this must not count for a method.
 void SampleDecoding::warm_up() {
   std::vector<DecodeRow> rows(
       static_cast<std::size_t>(std::min(transformer_->slot_capacity(), kWarmUpRows)));
@@ -113,7 +112,7 @@ bool SampleDecoding::run() {
   const PhaseClock::Reading caller = context_.clock.read();
   together(context_.comm, [&] { build_transformer(); });
   WorkQueue queue(context_.comm, group_ends(), config_.batch_prompts);
-  // Another rank may need longer; that it hangs is for its own clock to say.
+  // A waiting rank is never reported as hung; the slow rank's own clock detects a hang.
   const bool stopped = work_together(
       context_.comm, queue, [&] { decode_leases(queue); },
       [&] {
@@ -121,7 +120,7 @@ bool SampleDecoding::run() {
             fmt::format("evaluate {} (waiting for other ranks)", plan_.model().name));
       });
   context_.clock.enter(caller.phase, caller.deadline_seconds);
-  // The last samples may have been other ranks'.
+  // Other ranks may have finished the last samples.
   if (!stopped && told_ < std::ssize(items_)) {
     tell_progress(plan_.runs()[items_.back().run], queue);
   }
@@ -130,7 +129,7 @@ bool SampleDecoding::run() {
   return !agree(context_.comm, stopped || stop_requested(), {});
 }
 
-/// Until nothing is left to lease and all that was is committed, or the work was stopped.
+/// Returns when everything leased is committed and nothing is left, or after a stop.
 void SampleDecoding::decode_leases(WorkQueue& queue) {
   fault_point("evaluate.lease");
   while (const auto next = queue.peek(/*wait=*/true)) {
@@ -146,7 +145,7 @@ void SampleDecoding::decode_leases(WorkQueue& queue) {
   }
 }
 
-/// Samples decoded at once: no more than leave as many for every other rank.
+/// Samples decoded at once: limited so that all ranks get an equal number.
 std::int32_t SampleDecoding::even_share(std::size_t run) const {
   const std::int64_t count =
       std::ranges::count_if(items_, [run](const WorkItem& item) { return item.run == run; });
@@ -154,7 +153,6 @@ std::int32_t SampleDecoding::even_share(std::size_t run) const {
   return static_cast<std::int32_t>(std::min<std::int64_t>(config_.batch_prompts, share));
 }
 
-/// What this rank can lease of one task and method.
 void SampleDecoding::decode_run(std::size_t run, WorkQueue& queue) {
   DecodeEngine engine(*transformer_, even_share(run));
   do {
@@ -171,11 +169,11 @@ void SampleDecoding::decode_run(std::size_t run, WorkQueue& queue) {
   } while (!queue.stopped());
 }
 
-/// Fills free slots as far as leases of this task and method go.
+/// Stops at a lease of another task or method.
 void SampleDecoding::admit_leased(DecodeEngine& engine, std::size_t run_index, WorkQueue& queue) {
   const MethodRun& run = plan_.runs()[run_index];
   while (engine.free_slots() > 0) {
-    // An empty batch has nothing better to do than to wait for the next lease.
+    // An empty batch waits for the next lease.
     const auto next = queue.peek(/*wait=*/engine.running() == 0);
     if (!next || items_[static_cast<std::size_t>(*next)].run != run_index) {
       return;
@@ -201,7 +199,7 @@ void SampleDecoding::hand_to_grader(std::size_t run_index, const DecodeResult& r
   commit_graded(queue);
 }
 
-/// All of a sample's record that decoding knows.
+/// Fills the fields known before grading.
 GradedSample SampleDecoding::decoded_sample(std::size_t run, const DecodeResult& result,
                                             const DecodeStatistics& statistics) const {
   const ProblemSet& set = plan_.runs()[run].set;
@@ -228,7 +226,7 @@ GradedSample SampleDecoding::decoded_sample(std::size_t run, const DecodeResult&
   return graded;
 }
 
-/// Commits what is graded, shows the watchdog that grading goes on, and passes a stop on.
+/// Commits graded samples, reports progress to the watchdog and forwards a stop.
 void SampleDecoding::attend_grading(WorkQueue& queue) {
   commit_graded(queue);
   const std::uint64_t signs = grader_->signs_of_life() + waits_;

@@ -1,7 +1,7 @@
 #pragma once
 
-/// Decodes and grades what an evaluation has left to do: ranks lease samples, programs are graded
-/// beside decoding, and every finished sample is on disk at once.
+/// Decodes and grades the open samples of an evaluation. Ranks lease samples; programs are graded
+/// in parallel; every graded sample is written at once.
 
 #include <atomic>
 #include <cstdint>
@@ -24,30 +24,29 @@
 
 namespace jforge {
 
-/// One rank's part of it.
+/// One rank's share.
 class SampleDecoding {
  public:
-  /// Everything must outlive it; its buffers are charged to `account`.
+  /// References must outlive it. Buffers are charged to `account`.
   SampleDecoding(const EvaluateConfig& config, const EvaluationPlan& plan,
                  const EvaluationContext& context, MemoryAccount& account);
-  /// Programs that still run are of no use any more.
+  /// Ends running programs.
   ~SampleDecoding() { abandoned_ = true; }
   SampleDecoding(const SampleDecoding&) = delete;
   SampleDecoding& operator=(const SampleDecoding&) = delete;
 
-  /// Collective. All that the plan has left. False when a stop was asked for.
+  /// Collective. Finishes the plan's open work; false if a stop was requested.
   [[nodiscard]] bool run();
-  /// What this rank has finished of a run in this call: lines as in its part.
+  /// Lines that this rank has appended to its part of `run` in this call.
   [[nodiscard]] const std::string& lines(std::size_t run) const { return shares_[run].lines; }
 
  private:
-  /// What this rank has finished of one task and method in this call.
+  /// This rank's results for one task and method in this call.
   struct Share {
     std::optional<AppendLog> log = {};
-    std::string lines = {};  ///< As appended to the log.
+    std::string lines = {};  ///< As appended to `log`.
     DecodingCost cost = {};
   };
-  /// One sample that is left to do.
   struct WorkItem {
     std::size_t run = 0;
     PromptId id = 0;
@@ -76,15 +75,15 @@ class SampleDecoding {
   const EvaluationContext& context_;
   MemoryAccount& account_;
   const double deadline_seconds_;
-  std::vector<Share> shares_;  ///< Of the plan's runs.
+  std::vector<Share> shares_;  ///< One per run of the plan.
   std::vector<WorkItem> items_;
   std::int64_t samples_here_ = 0;
-  std::int64_t told_ = 0;  ///< Samples done, as on_progress heard last.
+  std::int64_t told_ = 0;  ///< Samples done at the last on_progress call.
   std::atomic<bool> abandoned_ = false;
-  std::atomic<std::uint64_t> waits_ = 0;  ///< For programs that run, each within its own limits.
-  std::uint64_t grading_signs_ = 0;       ///< As attend_grading() saw them last.
+  std::atomic<std::uint64_t> waits_ = 0;  ///< Signs of life of running programs.
+  std::uint64_t grading_signs_ = 0;       ///< At the last attend_grading().
   HostPrograms programs_;
-  std::unique_ptr<CodeRunner> code_runner_;  ///< Null unless a task runs code.
+  std::unique_ptr<CodeRunner> code_runner_;  ///< Null if no task runs code.
   std::optional<SampleGrader> grader_;
   std::unique_ptr<InferenceTransformer> transformer_;
 };

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Grades decoded samples: beside decoding where that runs programs.
+/// Grades decoded samples, in parallel to decoding if programs are run.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,31 +14,29 @@
 
 namespace jforge {
 
-/// A decoded sample and what becomes of it.
 struct GradedSample {
-  std::size_t run = 0;  ///< The caller's own number for its task and method.
+  std::size_t run = 0;  ///< The caller's index of task and method.
   TimedSample sample;
 };
 
 /// Not thread-safe.
 class SampleGrader {
  public:
-  /// `runner` may be null when no task runs code; `threads` programs are run at a time, each when
-  /// it has its turn, unless `turns` is null. The runner, the turns and what is given to add() must
-  /// outlive the grader.
+  /// `runner` may be null if no task runs code. `threads` programs run at a time, each after
+  /// getting a turn if `turns` is set. Runner, turns and arguments of add() must outlive the
+  /// grader.
   SampleGrader(CodeRunner* runner, int threads, const HostTurns* turns = nullptr)
       : pool_(runner, threads, turns) {}
 
-  /// Extracts the answer of `sample`'s text, cut at the task's stop texts, and has it graded.
-  /// Throws what grading any answer threw.
+  /// Extracts the answer from the text, cut at the task's stop texts, and submits it. Throws errors
+  /// of grading any answer.
   void add(const Task& task, const TaskRecord& problem, GradedSample sample);
-  /// Samples graded since the last time, in any order: records complete. Throws as add().
+  /// Returns newly graded samples with complete records, in any order. Throws as add().
   [[nodiscard]] std::vector<GradedSample> take();
-  /// Whether add() would wait for a program to end.
+  /// Whether add() would block.
   [[nodiscard]] bool full() const { return pool_.full(); }
-  /// GradingPool::signs_of_life.
   [[nodiscard]] std::uint64_t signs_of_life() const noexcept { return pool_.signs_of_life(); }
-  /// Added and not taken.
+  /// Whether samples were added and not yet taken.
   [[nodiscard]] bool pending() const noexcept { return !waiting_.empty(); }
 
  private:

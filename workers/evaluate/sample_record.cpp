@@ -76,7 +76,7 @@ SampleRecord from_json(const Json& json) {
   return record;
 }
 
-/// Runs `read` on the line's JSON; whatever does not fit becomes a DataError.
+/// Calls `read` with the line's JSON; turns JSON errors into DataError.
 template <class Read>
 auto parse_line(std::string_view line, const std::string& origin, const Read& read) {
   const auto refusal = [&](const std::string& why) {
@@ -116,7 +116,7 @@ std::string to_line(const SampleRecord& record, const std::optional<SampleTiming
     json["decode_seconds"] = timing->decode_seconds;
     json["prefill_seconds"] = timing->prefill_seconds;
   }
-  // A completion may end in the middle of a character.
+  // A completion may end inside a character.
   const std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace);
   return timing ? seal_json(line) : line;
 }

@@ -23,7 +23,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Part of the settings: raise it when the measurement changes.
+/// Raise if the measurement changes; part of the settings.
 constexpr int kSpeedVersion = 4;
 
 void log_speed(const std::string& model, const MethodRun& run, const Json& figures) {
@@ -63,7 +63,7 @@ SpeedMeasurement::SpeedMeasurement(const EvaluateConfig& config, const Evaluatio
 
 std::string SpeedMeasurement::settings_of(const std::vector<const MethodRun*>& task,
                                           const std::vector<SpeedBatch>& batches) const {
-  // How the weights are stored decides how fast they are read, though seldom what comes out.
+  // The storage of weights affects speed, even if results are the same.
   Json settings{{"version", kSpeedVersion},
                 {"decode_weights", static_cast<int>(plan_.model().decode_weights)},
                 {"methods", Json::array()},
@@ -148,20 +148,20 @@ bool SpeedMeasurement::run(const std::vector<const MethodRun*>& task,
   });
 }
 
-/// Collective. False when a stop was asked for.
+/// Collective. False if a stop was requested.
 bool SpeedMeasurement::measure(const std::vector<const MethodRun*>& task,
                                const std::vector<Open>& open, SpeedRepeat repeat,
                                const SpeedFile& file) {
   const PhaseClock::Reading caller = context_.clock.read();
-  std::map<std::int32_t, std::int32_t> batches;  // to the problems of the first pass
+  std::map<std::int32_t, std::int32_t> batches;  // to the problems of the warm-up
   for (const Open& one : open) {
     batches[one.batch.batch_prompts] = std::min(one.batch.batch_prompts, one.batch.problems);
   }
   const std::int32_t slots = batches.rbegin()->first;
   together(context_.comm,
            [&] { transformer_ = plan_.make_transformer(context_.kernels, account_, slots); });
-  // What a method's first pass of a size alone pays for is no repeat's: code that is loaded,
-  // buffers that grow, a device's graphs and the search for its fastest products.
+  // Warm-up of every method and size: loading code, growing buffers, capturing device graphs and
+  // choosing the fastest matrix products.
   bool going = true;
   for (const auto& [batch_prompts, problems] : batches) {
     for (const MethodRun* run : task) {
@@ -191,7 +191,7 @@ bool SpeedMeasurement::measure(const std::vector<const MethodRun*>& task,
   return going;
 }
 
-/// Collective. Every method once. False when a stop was asked for.
+/// Collective. Runs every method once. False if a stop was requested.
 bool SpeedMeasurement::measure_repeat(const std::vector<const MethodRun*>& task, const Open& open,
                                       SpeedRepeat& repeat) {
   repeat.load = {};
@@ -216,7 +216,7 @@ bool SpeedMeasurement::measure_repeat(const std::vector<const MethodRun*>& task,
   return true;
 }
 
-/// Collective: the ranks begin together. False when a stop was asked for on any.
+/// Collective: the ranks begin together. False if a stop was requested on any.
 bool SpeedMeasurement::decode(const MethodRun& run, const Open& open, SpeedPass& pass) {
   const SpeedBatch& batch = open.batch;
   const std::vector<Problem>& problems = run.set.problems;
@@ -249,11 +249,11 @@ bool SpeedMeasurement::decode(const MethodRun& run, const Open& open, SpeedPass&
   return !stop && !agree(context_.comm, stop_requested(), {});
 }
 
-/// Collective: the hosts of all ranks, now.
+/// Collective. Reads the load of all ranks' hosts.
 void SpeedMeasurement::include_load(SpeedLoad& load) const {
   const MachineLoad here = read_machine_load();
   constexpr double kUnknown = -std::numeric_limits<double>::max();
-  // The slowest clock as a maximum of negatives; what a host does not say counts as nothing.
+  // Negated, so that a maximum finds the slowest clock. Hosts without the value do not count.
   std::array<double, 3> most{here.load_per_core.value_or(kUnknown),
                              here.megahertz ? -*here.megahertz : kUnknown,
                              here.megahertz.value_or(kUnknown)};

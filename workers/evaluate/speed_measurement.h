@@ -1,7 +1,7 @@
 #pragma once
 
-/// Measures decoding speeds on a few problems, apart from accuracy: every method in turn, again and
-/// again, at batch 1 and at the evaluation's batch size (speed_record.h).
+/// Measures decoding speeds separately from accuracy: all methods in turn, repeatedly, at batch 1
+/// and at the evaluation's batch size (speed_record.h).
 
 #include <cstdint>
 #include <functional>
@@ -19,7 +19,6 @@
 
 namespace jforge {
 
-/// How many problems are decoded at once, and of how many.
 struct SpeedBatch {
   std::int32_t batch_prompts = 1;
   std::int32_t problems = 1;
@@ -27,32 +26,29 @@ struct SpeedBatch {
   bool operator==(const SpeedBatch&) const = default;
 };
 
-/// The batches that a task's speeds are measured at: 1, over evaluate.speed_problems problems in
-/// each repeat, and evaluate.batch_prompts, over as many as fill it; the second only where it is
-/// another one. Empty where evaluate.speed_problems is 0.
+/// Batches to measure: 1, over evaluate.speed_problems problems per repeat, and
+/// evaluate.batch_prompts (if greater than 1), over enough problems to fill it. Empty if
+/// speed_problems is 0.
 [[nodiscard]] std::vector<SpeedBatch> speed_batches(const EvaluateConfig& config,
                                                     std::int64_t problems);
 
-/// One rank's part of it. Every rank decodes the same problems at the same time, so speeds are
-/// those of a rank beside the others of the job; the job's whole speed is `ranks` times as much.
-/// Each repeat takes the problems behind those of the repeat before, behind the last the first
-/// again: what repeats differ by is the machine's spells and the choice of problems.
+/// One rank's part. All ranks decode the same problems at the same time, so figures are the speed
+/// of one rank with the others running; the job's speed is `ranks` times that. Each repeat takes
+/// the next problems, cyclically, so that repeats differ by machine state and problems.
 class SpeedMeasurement {
  public:
-  /// Everything must outlive it; its buffers are charged to `account`.
+  /// References must outlive it. Buffers are charged to `account`.
   SpeedMeasurement(const EvaluateConfig& config, const EvaluationPlan& plan,
                    const EvaluationContext& context, MemoryAccount& account);
 
-  /// Collective. Measures what is left of one task's repeats; each is on disk when it is done, so
-  /// that a later call goes on after the last. `task`: its runs; `set_figures` gets, on rank 0, a
-  /// method's label and its figures, an array with an element for each batch (speed_figures).
-  /// False when a stop was asked for.
+  /// Collective. Measures the open repeats of one task. Each is written when done, so that a later
+  /// call continues. `task`: its runs. `set_figures` gets, on rank 0, a method's label and an array
+  /// with speed_figures() for each batch. False if a stop was requested.
   [[nodiscard]] bool run(
       const std::vector<const MethodRun*>& task,
       const std::function<void(const std::string&, nlohmann::ordered_json)>& set_figures);
 
  private:
-  /// A repeat that is still to be measured.
   struct Open {
     SpeedBatch batch;
     std::int32_t repeat = 0;

@@ -23,9 +23,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// From here on more wants to run than there are cores: this job alone keeps about 1 busy.
+/// More runnable threads than cores; this job alone causes a load of about 1 per core.
 constexpr double kBusyLoad = 1.25;
-/// Fastest over slowest clock.
+/// Fastest / slowest clock.
 constexpr double kUnsteadyClock = 1.1;
 
 std::optional<double> optional_number(const Json& json) {
@@ -37,7 +37,7 @@ const SpeedPass* pass_of(const SpeedRepeat& repeat, const std::string& method) {
   return found == repeat.passes.end() ? nullptr : &*found;
 }
 
-// The seconds are sums over ranks as the tokens are: their ratio is one rank's speed.
+// Tokens and seconds are both summed over ranks, so the ratio is the speed of one rank.
 double decoding_speed(const SpeedPass& pass) {
   return static_cast<double>(pass.tokens - pass.sequences) / pass.decode_seconds;
 }
@@ -45,7 +45,7 @@ double whole_speed(const SpeedPass& pass) {
   return static_cast<double>(pass.tokens) / (pass.decode_seconds + pass.prefill_seconds);
 }
 
-/// `speed` of the method in each repeat, over the baseline's where there is one.
+/// Speed of the method in each repeat, divided by the baseline's if one is given.
 std::vector<double> speeds(std::span<const SpeedRepeat> repeats, const std::string& method,
                            const std::string* baseline, double (*speed)(const SpeedPass&)) {
   std::vector<double> values;
@@ -129,7 +129,7 @@ std::vector<SpeedRepeat> SpeedFile::read(const std::string& settings, const std:
   }
   using Key = std::pair<std::int32_t, std::int32_t>;
   std::map<std::string, std::map<Key, SpeedRepeat>> places;
-  // What follows the last newline was cut off by a crash in the middle of a write.
+  // Ignores a torn last line.
   (void)for_each_line(path_, [&](std::string_view line, const std::string& origin) {
     if (examine_seal(line) == TextSeal::broken) {
       spdlog::warn("{}: its checksum does not match; measured anew", origin);

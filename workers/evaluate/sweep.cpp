@@ -35,7 +35,7 @@ Json sweep_of_task(const SweepConfig& sweep, const std::string& task, const std:
   }
   for (const DecodingSettings& settings : sweep.points()) {
     Json point = summary.figures(model, task, variant_label(sweep.method, settings));
-    // The hash of everything that the figures depend on has that name in the summary.
+    // "settings" of the summary is a hash.
     point["settings_hash"] = point["settings"];
     point["settings"] = to_json(settings);
     json["points"].push_back(std::move(point));
@@ -43,7 +43,7 @@ Json sweep_of_task(const SweepConfig& sweep, const std::string& task, const std:
   return json;
 }
 
-// A roofline is of a model and a machine, not of the settings that a sweep varies.
+// A roofline depends on model and machine, not on swept settings.
 Json earlier_roofline(const std::filesystem::path& path, const std::string& model,
                       const Json& machine) {
   if (!std::filesystem::exists(path)) {
@@ -65,7 +65,7 @@ Json earlier_roofline(const std::filesystem::path& path, const std::string& mode
 std::map<std::string, SweepAxis, std::less<>> SweepConfig::empty_axes() {
   std::map<std::string, SweepAxis, std::less<>> axes;
   for (const DecodingKey& key : decoding_keys()) {
-    // Figures and surfaces need numbers.
+    // Plots need numeric axes.
     if (key.words.empty()) {
       axes.emplace(key.name, SweepAxis{key.fallback, {}});
     }

@@ -23,7 +23,7 @@ namespace {
 constexpr int kQueueTag = 1;
 constexpr Rank kServerRank = 0;
 constexpr auto kPollInterval = std::chrono::milliseconds(2);
-/// Leases that a rank would need for its even share of what is left.
+/// Leases per rank if the rest were divided evenly.
 constexpr std::int64_t kSharesPerRank = 4;
 
 // Kinds of messages to rank 0 …
@@ -35,12 +35,12 @@ constexpr std::int64_t kLease = 4;
 constexpr std::int64_t kAllLeft = 5;
 }  // namespace
 
-/// What travels, ranks of one job only.
+/// Exchanged between ranks of one job only.
 struct WorkQueue::Message {
   std::int64_t kind = 0;
   std::int64_t begin = 0;     ///< kLease
   std::int64_t end = 0;       ///< kLease
-  std::int64_t finished = 0;  ///< To rank 0: since the last message; from it: of all ranks.
+  std::int64_t finished = 0;  ///< To rank 0: since the last message; from it: by all ranks.
 
   using Bytes = std::array<std::byte, 4 * sizeof(std::int64_t)>;
 
@@ -76,7 +76,7 @@ WorkLease WorkCounter::grant() {
   return {next_ - size, next_};
 }
 
-/// Counts on rank 0; its thread answers the other ranks until all have left.
+/// Rank 0's counter; its thread answers the other ranks until all have left.
 class WorkQueue::Server {
  public:
   Server(const Communicator& requests, const Communicator& replies, WorkCounter counter)
@@ -94,7 +94,7 @@ class WorkQueue::Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  /// What is to be answered to `message`, if anything.
+  /// Returns the reply, if any.
   [[nodiscard]] std::optional<Message> handle(const Message& message) {
     const std::lock_guard lock(mutex_);
     counter_.add_finished(message.finished);
@@ -109,7 +109,7 @@ class WorkQueue::Server {
     }
     return std::nullopt;
   }
-  /// Progress, and what rank 0 itself is told.
+  /// Total progress, with kStop or kAllLeft as kind.
   [[nodiscard]] Message state() const {
     const std::lock_guard lock(mutex_);
     const std::int64_t kind = counter_.all_left() ? kAllLeft : counter_.stopped() ? kStop : 0;
@@ -138,7 +138,7 @@ class WorkQueue::Server {
         }
         {
           const std::lock_guard lock(mutex_);
-          // When all have left meanwhile they must still be told.
+          // If all have left meanwhile, they must still be told.
           if (abandoned_ && !counter_.all_left()) {
             return;
           }
@@ -148,7 +148,7 @@ class WorkQueue::Server {
         }
       }
     } catch (const std::exception& error) {
-      // The ranks wait for answers that will not come any more: end the job here, with the reason.
+      // The ranks wait for replies that never come: end the job with the reason.
       spdlog::critical("evaluation's work queue failed: {}", error.what());
       close_log();
       MpiSession::abort(static_cast<int>(ExitCode::internal));
@@ -290,7 +290,7 @@ bool work_together(const Communicator& comm, WorkQueue& queue, const std::functi
       waiting();
     } catch (...) {
       queue.stop();
-      queue.leave();  // The others wait for that.
+      queue.leave();  // the others wait for it
       throw;
     }
     queue.leave();
@@ -303,7 +303,7 @@ bool work_together(const Communicator& comm, WorkQueue& queue, const std::functi
       try {
         leave();
       } catch (...) {
-        // The first failure is the one to tell.
+        // Reports the first failure.
       }
       throw;
     }

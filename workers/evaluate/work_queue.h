@@ -1,6 +1,6 @@
 #pragma once
 
-/// Shares numbers 0, 1, 2, … out over the ranks while they work: who is quick takes more.
+/// Distributes the numbers 0, 1, 2, … dynamically; faster ranks take more.
 
 #include <cstdint>
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace jforge {
 
-/// Numbers begin … end−1, given to one rank.
+/// Numbers [begin, end) for one rank.
 struct WorkLease {
   std::int64_t begin = 0;
   std::int64_t end = 0;
@@ -20,23 +20,21 @@ struct WorkLease {
   bool operator==(const WorkLease&) const = default;
 };
 
-/// Which numbers are given out and who still works: pure logic. A lease is never given twice: a
-/// rank that dies ends the job.
+/// Logic of the queue. No lease is given twice, because a dead rank ends the job.
 class WorkCounter {
  public:
-  /// The numbers come in groups; `ends` are the first numbers behind each, ascending, the last one
-  /// the total. `most` ≥ 1 numbers per lease.
+  /// `ends`: exclusive end of each group of numbers, ascending; the last is the total. At most
+  /// `most` ≥ 1 numbers per lease.
   WorkCounter(std::vector<std::int64_t> ends, int ranks, std::int64_t most);
 
-  /// The next numbers, in order and of one group: a share of what is left of it that shrinks
-  /// towards one, so that ranks end it at about the same time. Empty when none are left or after
-  /// stop().
+  /// Returns the next numbers of one group. Leases shrink with the rest of the group, so that ranks
+  /// finish it at about the same time. Empty if none are left or after stop().
   [[nodiscard]] WorkLease grant();
   void stop() noexcept { stopped_ = true; }
   [[nodiscard]] bool stopped() const noexcept { return stopped_; }
   void add_finished(std::int64_t count) noexcept { finished_ += count; }
   [[nodiscard]] std::int64_t finished() const noexcept { return finished_; }
-  /// A rank has nothing in hand any more and asks for nothing.
+  /// Called when a rank has no work left and asks for none.
   void leave() noexcept { left_ += 1; }
   [[nodiscard]] bool all_left() const noexcept { return left_ == ranks_; }
 
@@ -50,33 +48,33 @@ class WorkCounter {
   bool stopped_ = false;
 };
 
-/// A rank's end of the queue. Rank 0 counts, in a thread that polls and sleeps; the others ask it
-/// over communicators of the queue's own, so the queue works with and without a coordinator. A rank
-/// asks for its next lease when it starts on the last number of one. All calls but the constructor
-/// and close() are local, never spin, and belong to one thread.
+/// A rank's end of the queue. A polling thread on rank 0 serves the other ranks over own
+/// communicators, so no coordinator is needed. A rank requests its next lease when it starts the
+/// last number of one. All calls except the constructor and close() are local, never spin, and
+/// belong to one thread.
 class WorkQueue {
  public:
-  /// Collective. `ends` and `most_per_lease` as for WorkCounter.
+  /// Collective. Arguments as for WorkCounter.
   WorkQueue(const Communicator& comm, std::vector<std::int64_t> ends, std::int64_t most_per_lease);
-  /// Without close() nothing is waited for but rank 0's own thread.
+  /// Without close(), waits for rank 0's own thread only.
   ~WorkQueue();
   WorkQueue(const WorkQueue&) = delete;
   WorkQueue& operator=(const WorkQueue&) = delete;
 
-  /// The number this rank works on next; nothing when none is left, after a stop, and, unless
-  /// `wait`, while the answer is on its way.
+  /// Next number of this rank; nothing if none is left, after a stop or, unless `wait`, while a
+  /// reply is on its way.
   [[nodiscard]] std::optional<std::int64_t> peek(bool wait);
-  /// Takes the number that peek() gave.
+  /// Takes the number returned by peek().
   void pop();
-  /// One number's work is done; the other ranks learn of it with this rank's next message.
+  /// One number is done; reported to the other ranks with the next message.
   void finished();
-  /// Ends the work on all ranks: theirs within a step or two.
+  /// Stops the work on all ranks; others notice within a step or two.
   void stop();
-  /// Receives what has come; call it once per step. Whether some rank has stopped the work.
+  /// Receives messages; call once per step. True if any rank has stopped the work.
   bool stopped();
-  /// Numbers finished by all ranks, as far as this one knows.
+  /// As far as known here.
   [[nodiscard]] std::int64_t finished_by_all() const;
-  /// This rank has nothing in hand any more: waits, asleep, until that is so of all ranks.
+  /// This rank has no work left. Sleeps until that is true of all ranks.
   void leave();
   /// Collective, after leave().
   void close();
@@ -93,9 +91,9 @@ class WorkQueue {
 
   Communicator requests_;
   Communicator replies_;
-  std::unique_ptr<Server> server_;  // rank 0's
-  WorkLease lease_;                 // what is left of the current one
-  std::optional<WorkLease> next_;   // given, not begun
+  std::unique_ptr<Server> server_;  // rank 0 only
+  WorkLease lease_;                 // rest of the current one
+  std::optional<WorkLease> next_;   // granted, not begun
   bool asked_ = false;              // a request is open
   bool drained_ = false;            // an empty lease came
   bool stopped_ = false;
@@ -104,9 +102,8 @@ class WorkQueue {
   std::int64_t finished_by_all_ = 0;
 };
 
-/// Collective: `work` on every rank, then `waiting`, then this rank leaves the queue. An error in
-/// `work` stops the others' work and is every rank's, as agree() has it. Whether a rank stopped the
-/// work.
+/// Collective. Calls `work`, then `waiting`, then leaves the queue. An error in `work` stops the
+/// other ranks and is thrown on all, as by agree(). Returns whether a rank stopped the work.
 [[nodiscard]] bool work_together(const Communicator& comm, WorkQueue& queue,
                                  const std::function<void()>& work,
                                  const std::function<void()>& waiting);
