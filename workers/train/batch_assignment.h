@@ -1,7 +1,7 @@
 #pragma once
 
-/// Who trains what: a global batch is the same set of samples at any world size; only its division
-/// over ranks and micro-batches differs (ARCHITECTURE.md "Determinism").
+/// Division of a global batch over ranks and micro-batches. The set of samples does not depend on
+/// the world size (ARCHITECTURE.md "Determinism").
 
 #include <cstddef>
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace jforge {
 
-/// Lists of sample numbers, each ascending. Keeps its memory: dividing again allocates nothing once
-/// it has seen a batch of that size.
+/// Lists of ascending sample numbers. Keeps its memory: dividing batches of the same size again
+/// allocates nothing.
 class BatchDivision {
  public:
   [[nodiscard]] std::span<const std::vector<std::size_t>> lists() const noexcept {
@@ -19,14 +19,13 @@ class BatchDivision {
   }
 
   /// Divides samples 0 … lengths.size() − 1 over `ranks`, longest first, each to the rank with the
-  /// least tokens so far (ties: lowest index, lowest rank). Every sample occurs exactly once; with
-  /// at least as many samples as ranks and lengths > 0, every rank gets one. Result: one list for
-  /// each rank.
+  /// fewest tokens (ties: lowest index, lowest rank). One list per rank; each is non-empty if there
+  /// are at least as many samples as ranks and lengths > 0.
   void assign_to_ranks(std::span<const std::int64_t> lengths, int ranks);
 
-  /// Cuts the samples `members` (ascending numbers into `lengths`) into micro-batches of at most
-  /// `tokens_limit` tokens by first fit over decreasing lengths; a sample longer than the limit is
-  /// alone. Result: one list for each micro-batch.
+  /// Cuts the samples `members` (ascending indices into `lengths`) into micro-batches of at most
+  /// `tokens_limit` tokens by first-fit decreasing; a longer sample is alone. One list per
+  /// micro-batch.
   void cut_micro_batches(std::span<const std::size_t> members,
                          std::span<const std::int64_t> lengths, std::int64_t tokens_limit);
 
@@ -38,7 +37,7 @@ class BatchDivision {
 
   std::vector<std::vector<std::size_t>> lists_;  ///< The first count_ are in use.
   std::size_t count_ = 0;
-  std::vector<std::int64_t> load_;  ///< Tokens in each list.
+  std::vector<std::int64_t> load_;  ///< Tokens per list.
   std::vector<std::size_t> order_;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Collapse of a model's text into repetition, seen on a few greedy answers.
+/// Detects collapse of a model's text into repetition from a few greedy answers.
 
 #include <cstdint>
 #include <span>
@@ -10,16 +10,15 @@
 namespace jforge {
 
 enum class CollapseAction : std::uint8_t {
-  warn,  ///< Say so and go on.
+  warn,  ///< Log a warning.
   stop,  ///< End the run on all ranks (exit 5); that step is not saved.
 };
 
 struct CollapseConfig {
-  std::int64_t check_every = 0;       ///< Steps between checks; 0 = never.
-  std::int64_t prompts = 8;           ///< Of the run's own, evenly spaced; the same in every check.
-  std::int64_t max_new_tokens = 128;  ///< Of an answer.
-  double threshold = 0.5;             ///< Mean seq-rep-4 of the answers above which they count as
-                                      ///< collapsed.
+  std::int64_t check_every = 0;  ///< 0: never.
+  std::int64_t prompts = 8;      ///< Evenly spaced over the run's prompts; the same in every check.
+  std::int64_t max_new_tokens = 128;  ///< Per answer.
+  double threshold = 0.5;             ///< Collapsed: mean seq-rep-4 above this.
   CollapseAction action = CollapseAction::warn;
 
   /// Throws ConfigError naming the key ("train.collapse_check_every …").
@@ -29,11 +28,11 @@ struct CollapseConfig {
   }
 };
 
-/// Tokens of the n-grams that repetition counts.
+/// n of the counted n-grams.
 inline constexpr std::size_t kRepetitionLength = 4;
 
-/// seq-rep-n (Welleck et al., "Neural Text Generation With Unlikelihood Training", ICLR 2020):
-/// 1 − distinct n-grams / n-grams. 0 where there are fewer than n + 1 tokens; near 1 in a loop.
+/// seq-rep-n (Welleck et al., "Neural Text Generation With Unlikelihood Training", ICLR 2020): 1 −
+/// distinct n-grams / n-grams. 0 below n + 1 tokens; near 1 in a loop.
 [[nodiscard]] double sequence_repetition(std::span<const TokenId> tokens,
                                          std::size_t n = kRepetitionLength);
 

@@ -26,7 +26,6 @@ struct QuestionAnswer {
   std::string answer;
 };
 
-/// The text under `field` of a record.
 std::string text_of(const Json& record, const std::string& field, const std::string& place) {
   if (!record.is_object() || !record.contains(field) || !record[field].is_string()) {
     throw DataError(fmt::format("{}: no text under \"{}\"", place, field));
@@ -34,17 +33,17 @@ std::string text_of(const Json& record, const std::string& field, const std::str
   return record[field].get<std::string>();
 }
 
-/// The end of a text in one line, for messages.
+/// Returns the last line of a text, for messages.
 std::string shown_end(const std::string& text) {
   const std::size_t begin = text.find_last_of('\n', text.find_last_not_of('\n')) + 1;
   return Json(text.substr(std::min(begin, text.size())))
       .dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// The prompt that `whole`, the conversation, continues. An answer with thoughts continues the one
-/// that leaves room for them: without thinking Qwen3's prompt already ends behind empty ones. What
-/// continues neither is not trained on: at the end of such a prompt (DeepSeek-R1's opens thoughts)
-/// the model would never be asked to go on as the sample does.
+/// Returns the generation prompt that the conversation `whole` continues. An answer with thoughts
+/// continues the thinking prompt; without thinking, Qwen3's prompt ends with empty thoughts.
+/// Rejects other answers: after such a prompt (DeepSeek-R1's opens thoughts) the model would never
+/// be asked to continue as in the sample.
 std::string continued_prompt(std::span<const ChatMessage> question, const std::string& whole,
                              const ChatTemplate& chat, const std::string& place) {
   std::string prompt = chat.render(question, true);

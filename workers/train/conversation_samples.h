@@ -1,7 +1,6 @@
 #pragma once
 
-/// Question–answer pairs as sequences for ordinary autoregressive training: one conversation in the
-/// model's chat template each, of which the answer is learnt.
+/// Question–answer pairs as sequences for autoregressive training, one templated conversation each.
 
 #include <cstdint>
 #include <string>
@@ -14,31 +13,30 @@
 
 namespace jforge {
 
-/// Where the pairs are.
 struct ConversationFiles {
-  std::vector<std::string> files;     ///< As RecordStream reads them.
-  std::string question_field;         ///< Holds the question's text.
-  std::string answer_field;           ///< Holds the answer's text.
-  std::int64_t longest = 0;           ///< Tokens; longer sequences are left out.
-  std::string longest_key;            ///< The configuration's key for it.
-  std::vector<TokenId> eos_ids = {};  ///< Every answer has one of them; it ends with the first …
-  bool whole_end = false;             ///< … or with all that the template writes behind it.
-  bool train_prompt = false;          ///< Learn the whole sequence, not the answer alone.
+  std::vector<std::string> files;  ///< As in RecordStream.
+  std::string question_field;
+  std::string answer_field;
+  std::int64_t longest = 0;           ///< Maximum tokens; longer sequences are dropped.
+  std::string longest_key;            ///< Its configuration key.
+  std::vector<TokenId> eos_ids = {};  ///< An answer ends after its first one.
+  bool whole_end = false;             ///< Keep everything that the template writes after it.
+  bool train_prompt = false;          ///< Train on the whole sequence, not only the answer.
 };
 
-/// Rendered and tokenized pairs in the files' order; logs how many were left out as too long.
-/// Throws DataError naming file and line of a record without the fields or with an empty answer,
-/// and when no sample is left; ConfigError, also with file and line, when the chat template does
-/// not continue its own generation prompt, with thinking or without, or ends answers with none of
+/// Returns templated, tokenized pairs in the files' order; logs how many were dropped as too long.
+/// Throws DataError naming file and line of a record without the fields or with an empty answer, or
+/// if no sample is left. Throws ConfigError naming file and line if the chat template does not
+/// continue its own generation prompt (with or without thinking) or ends an answer with none of
 /// `eos_ids`.
 [[nodiscard]] std::vector<CausalSample> read_conversations(const ConversationFiles& files,
                                                            const BytePairTokenizer& tokenizer,
                                                            const ChatTemplate& chat);
 
-/// The sample order's endless stream, cut after `steps` batches, over samples kept in memory.
+/// Samples in memory in the sample order's endless stream, limited to `steps` batches.
 class ConversationSamples final : public SampleSource {
  public:
-  /// `order.num_samples` is the number of samples.
+  /// Requires: `order.num_samples` is the number of samples.
   ConversationSamples(std::vector<CausalSample> samples, const SampleOrderOptions& order,
                       std::int64_t steps);
 

@@ -25,19 +25,19 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Samples [first, end) of the order that step `step` (1-based) trains.
+/// Samples [first, end) of the order.
 struct BatchRange {
   std::int64_t first;
   std::int64_t end;
   [[nodiscard]] std::int64_t size() const { return end - first; }
 };
 
-/// Backward passes that measure_terms() makes.
+/// Backward passes in measure_terms().
 constexpr int kMeasuredPasses = 2;
-/// Of a vocabulary loss.
+/// Sums per vocabulary loss.
 constexpr int kLossSums = 2;
 
-/// Makes one gradient NaN: the fault "nan@train".
+/// Fault "nan@train": makes one gradient NaN.
 class PoisonedGradients final : public GradientSink {
  public:
   explicit PoisonedGradients(GradientSink& sink) : sink_(sink) {}
@@ -105,7 +105,7 @@ TrainOutcome DistillationTrainer::run(SampleSource& source, const TrainPlan& pla
     const std::uint64_t payload_before = collectives_->bytes().total();
     LocalWork work;
     const auto forward_and_backward = [&] { work = accumulate(source, step, hooks); };
-    // By reference: a std::function that held the lambda itself would allocate.
+    // std::cref: a std::function that held the lambda itself would allocate.
     bool stop = agree(context_.comm, stop_here(), std::cref(forward_and_backward));
 
     StepMetrics metrics;
@@ -214,8 +214,8 @@ void DistillationTrainer::give_up_step(const FailureText& failure) {
   try {
     store_.abandon();
   } catch (...) {
-    // As behind a device's error, which every later call of it returns, or before it is known what
-    // the step asks for: the other ranks wait in collectives that this one cannot give them.
+    // For example after a sticky device error, or before the step's script is known: the other
+    // ranks wait in collectives that this rank cannot join.
     Error error(failure.code, failure.message);
     error.set_cut_off();
     throw error;
@@ -254,7 +254,7 @@ DistillationTrainer::LocalWork DistillationTrainer::train_batch(SampleSource& so
 
   LocalWork work;
   double measuring_seconds = 0;
-  double measured_share = 0;  // Of the batch's samples; 0: nothing was measured.
+  double measured_share = 0;  // of the batch's samples
   TeacherForward teacher;
   const auto measure = [&](std::size_t members) {
     const Clock::time_point measuring = Clock::now();
@@ -307,7 +307,7 @@ DistillationTrainer::LocalWork DistillationTrainer::train_batch(SampleSource& so
   }
   const Event end = context_.kernels.queue().record();
   const double waited_in_passes = collectives_->waited_seconds() - waited;
-  // All that a step reads of a device is asked for before the only wait for it.
+  // Enqueues all reads from the device before the only wait for it.
   results_.fetch();
   optimizer_.fetch();
   store_.wait(end);
@@ -392,13 +392,13 @@ TeacherForward DistillationTrainer::teach() {
 bool DistillationTrainer::measure_terms(const Passes& passes, const TeacherForward& teacher) {
   const bool both = batch_.kept_offsets > 0 && batch_.ar_targets > 0 &&
                     config_.consistency_weight > 0 && config_.ar_weight > 0;
-  // With sharded weights every rank takes part, whatever its batch holds.
+  // With sharded weights every rank takes part.
   if (!both && !store_.sharding().shards_weights()) {
     return false;
   }
   const std::int64_t squares = kLossSums * passes.count;
   const TensorView unused = results_.part(squares + kMeasuredPasses, kLossSums);
-  // Activations stay as they are.
+  // Activations are kept.
   const auto measure = [&](std::int64_t term, float consistency_weight, float ar_weight) {
     store_.measure_next_backward(results_.part(squares + term, 1));
     transformer_.loss_and_backward(store_,
@@ -423,8 +423,8 @@ void DistillationTrainer::build_batch(SampleSource& source, std::int64_t first,
     TrainingSample sample = source.sample(first + static_cast<std::int64_t>(member));
     if (auto* packed = std::get_if<PackedSample>(&sample)) {
       if (config_.consistency_weight == 0) {
-        // Clean rows never see noisy ones (invariant I10), so the control's loss is the same
-        // without them, and cheaper.
+        // Clean rows never see noisy ones (invariant I10), so the SFT control's loss is the same
+        // without them.
         packed->noisy.clear();
       }
       distilled_.push_back(std::move(*packed));
@@ -475,7 +475,7 @@ bool DistillationTrainer::gather_metrics(const LocalWork& work, double step_seco
   std::vector<double>& all = gathered_;
   all.resize(ranks * num_fields);
   all_gather<double>(context_.comm, own, all);
-  // Added in rank order on every rank: metrics are equal everywhere and from run to run.
+  // Summed in rank order on every rank, so metrics are reproducible and equal everywhere.
   const auto sum = [&](Field field) {
     double total = 0;
     for (std::size_t rank = 0; rank < ranks; ++rank) {

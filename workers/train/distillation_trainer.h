@@ -1,8 +1,7 @@
 #pragma once
 
-/// The step loop of distillation (METHOD.md §4) and of plain autoregressive training. Read run()
-/// top to bottom: take the batch's samples, forward and backward over micro-batches, agree,
-/// optimizer step, report, checkpoint.
+/// Training loop of distillation (METHOD.md §4) and autoregressive training. A step: samples,
+/// forward and backward over micro-batches, agreement, optimizer update, report, checkpoint.
 
 #include <cstdint>
 #include <exception>
@@ -34,7 +33,7 @@
 
 namespace jforge {
 
-/// A plain sequence for pre-training: targets are tokens[first_target …].
+/// Targets are tokens[first_target …].
 struct CausalSample {
   std::vector<TokenId> tokens;
   std::int64_t first_target = 1;
@@ -42,55 +41,49 @@ struct CausalSample {
 
 using TrainingSample = std::variant<PackedSample, CausalSample>;
 
-/// The samples of a round in training order; sample i of the order is the same on every rank and
-/// after every restart.
+/// Samples of a round in training order, the same on every rank and after every restart.
 class SampleSource {
  public:
   virtual ~SampleSource() = default;
-  /// Samples in the order (epochs counted out).
+  /// Samples in the order, over all epochs.
   [[nodiscard]] virtual std::int64_t size() const = 0;
-  /// Rows the sample takes when packed, at most; > 0, cheap, equal on every rank. It decides who
-  /// trains what. Asked before the first step alone, where a rank that throws stops all.
+  /// Maximum rows of the packed sample; > 0, cheap, equal on every rank, because it determines the
+  /// division over ranks. Called only before the first step, where an exception stops all ranks.
   [[nodiscard]] virtual std::int64_t length(std::int64_t index) const = 0;
-  /// The sample. Called only on the rank that trains it; may throw DataError.
+  /// Called only on the rank that trains the sample; may throw DataError.
   [[nodiscard]] virtual TrainingSample sample(std::int64_t index) = 0;
 };
 
-/// Which steps to run.
 struct TrainPlan {
-  std::int64_t total_steps =
-      0;  ///< Of the round. Step s uses samples [(s−1)·B, s·B) of the order, cut at its end.
-  std::int64_t steps_done = 0;  ///< Resume after this many.
-  std::int64_t checkpoint_every =
-      0;                    ///< Steps between checkpoints; 0 = only at the end and on a stop.
-  PeakFlops peak = {};      ///< What metrics' shares refer to.
-  TrainerState state = {};  ///< As the trainer whose steps are done left it (state()).
+  std::int64_t total_steps = 0;       ///< Step s uses samples [(s−1)·B, s·B) of the order.
+  std::int64_t steps_done = 0;        ///< Resume after this step.
+  std::int64_t checkpoint_every = 0;  ///< 0: only at the end and on a stop.
+  PeakFlops peak = {};                ///< Reference of MFU.
+  TrainerState state = {};            ///< State after steps_done (state()).
 };
 
-/// What the caller does around the steps. Empty functions are skipped.
+/// Empty functions are skipped.
 struct TrainHooks {
-  /// Every rank, after every step; not collective. An exception stops all ranks at the next
-  /// agreement.
+  /// Called on every rank after every step; not collective. An exception stops all ranks at the
+  /// next agreement.
   std::function<void(const StepMetrics&)> on_step;
-  /// Collective, after the update of every step and before on_step: may add to its metrics. True
-  /// when the round is to end with this step, which is then its last.
+  /// Collective, after every update and before on_step; may add to the metrics. True ends the round
+  /// with this step.
   std::function<bool(StepMetrics&)> probe;
-  /// Collective, after every step: commit a checkpoint whose writing has ended
-  /// (CheckpointWriter::poll).
+  /// Collective, after every step: commits a finished checkpoint (CheckpointWriter::poll).
   std::function<void()> at_boundary;
-  /// Collective: save the state after `step` steps. Called every checkpoint_every steps, after the
-  /// last step (also one that probe made the last) and on a stop; never twice for one step. The
-  /// caller finishes the writer after run().
+  /// Collective: saves the state after `step` steps; never twice for one step. Called every
+  /// checkpoint_every steps, after the last step and on a stop. The caller finishes the writer.
   std::function<void(std::int64_t step)> save;
-  /// Whether this rank was asked to stop. Default: jforge::stop_requested.
+  /// Whether this rank must stop. Default: jforge::stop_requested.
   std::function<bool()> stop_requested;
-  /// Told of progress at every micro-batch and step; layers note theirs (note_progress).
+  /// Gets progress at every micro-batch and step.
   PhaseClock* clock = nullptr;
 };
 
 enum class TrainOutcome : std::uint8_t { finished, interrupted };
 
-/// What every rank brings along; all must outlive the trainer.
+/// References must outlive the trainer.
 struct TrainContext {
   const TransformerConfig& model;
   const ParameterTable& table;  ///< shard_count = comm.size()
@@ -99,40 +92,38 @@ struct TrainContext {
   MemoryAccount& account;
 };
 
-/// One object per rank and round; all ranks construct and run it together.
+/// One object per rank and round; all ranks act together.
 class DistillationTrainer {
  public:
-  /// Collective. `weights`: flat float32 [flat_size] on the host, the model to train, and what a
-  /// frozen teacher is copied from: those of the round's beginning, also where a checkpoint is
-  /// resumed afterwards. Unless keeps_own_weights() it is updated in place and must outlive the
-  /// trainer. Throws ConfigError.
+  /// Collective. `weights`: flat float32 [flat_size] on the host at the round's start, also if a
+  /// checkpoint is resumed afterwards; a frozen teacher is copied from it. Unless
+  /// keeps_own_weights() it is updated in place and must outlive the trainer. Throws ConfigError.
   DistillationTrainer(const TrainContext& context, TensorView weights, const TrainConfig& config);
 
   [[nodiscard]] ShardedAdamW& optimizer() noexcept { return optimizer_; }
   [[nodiscard]] ParameterStore& store() noexcept { return store_; }
-  /// Whether the weights given were copied and may go: with sharded weights or another type, and on
-  /// a device.
+  /// Whether `weights` was copied and may be freed: for sharded or rounded weights and on a device.
   [[nodiscard]] bool keeps_own_weights() const noexcept {
     return store_.sharding().copies_weights(context_.kernels.device());
   }
 
-  /// Collective. Runs steps steps_done + 1 … total_steps, or fewer when any rank is asked to stop:
-  /// then the running step is finished and saved first. An error on one rank is thrown on all,
-  /// naming it. Throws ConfigError before the first step when a sample does not fit
-  /// tokens_per_rank, a batch has fewer samples than ranks (unless allow_idle_ranks) or the order
-  /// is too short; NumericalError when too many updates in a row were left out (spike_guard.h).
+  /// Collective. Runs steps steps_done + 1 … total_steps. If any rank is asked to stop, finishes
+  /// and saves the current step and returns. An error on one rank is thrown on all, naming it.
+  /// Throws ConfigError before the first step if a sample exceeds tokens_per_rank, a batch has
+  /// fewer samples than ranks (unless allow_idle_ranks) or the order is too short; NumericalError
+  /// if too many consecutive updates were skipped (spike_guard.h).
   [[nodiscard]] TrainOutcome run(SampleSource& source, const TrainPlan& plan,
                                  const TrainHooks& hooks);
-  /// Whether run() has thrown while weights and moments were compared with what the last update
-  /// left: nobody knows since when they are wrong. Alike on all ranks.
+  /// Whether run() has thrown because weights or moments differ from those that the last update
+  /// left; it is unknown since when they are wrong. Equal on all ranks.
   [[nodiscard]] bool state_in_question() const noexcept { return optimizer_.state_in_question(); }
-  /// What a checkpoint of this step holds beside weights and moments, and what the probe adds.
+  /// State for a checkpoint, without the probe's part.
   [[nodiscard]] TrainerState state() const {
     return {.spike_guard = spike_guard_.state(), .early_stop = {}};
   }
 
  private:
-  /// Gradient norms of the two loss terms; negative where not measured.
+  /// Negative: not measured.
   struct TermNorms {
     double consistency = -1;
     double autoregressive = -1;
@@ -146,46 +137,45 @@ class DistillationTrainer {
     double ar_targets = 0;
     double micro_batches = 0;
     double work_seconds = 0;
-    double communication_seconds = 0;  ///< Of them: waited for collectives beside the arithmetic.
+    double communication_seconds = 0;  ///< Part of it: waits for overlapped collectives.
     std::uint64_t payload_bytes = 0;
     TermNorms norms;
   };
 
-  /// Fills planned_lengths_.
+  /// Sets planned_lengths_.
   void check_plan(const SampleSource& source, const TrainPlan& plan);
   [[nodiscard]] LocalWork accumulate(SampleSource& source, std::int64_t step,
                                      const TrainHooks& hooks);
-  /// Forwards and backwards of a step, equal on every rank. A rank with fewer micro-batches begins
-  /// with empty ones, so that its gradients are reduced while its last is at work.
+  /// Equal on every rank. A rank with fewer micro-batches starts with empty ones, so that its
+  /// gradients are reduced during its last one.
   struct Passes {
     std::int64_t count = 1;
-    std::int64_t first_of_rank_0 = 0;  ///< That is not empty; `count` where rank 0 is idle.
+    std::int64_t first_of_rank_0 = 0;  ///< First non-empty one of rank 0; `count` if it has none.
   };
-  /// Divides the batch over ranks and this rank's part into micro-batches.
-  /// Does a failed step's collectives, for which the other ranks wait.
+  /// Joins a failed step's remaining collectives, for which the other ranks wait.
   void give_up_step(const FailureText& failure);
+  /// Divides the batch over ranks and this rank's part into micro-batches.
   [[nodiscard]] Passes divide_batch();
   [[nodiscard]] LocalWork train_batch(SampleSource& source, std::int64_t step, std::int64_t first,
                                       const Passes& passes, const TrainHooks& hooks);
-  /// Leaves the squared gradient norms of both terms of batch_, whose forward is done, behind the
-  /// losses of all passes in results_; false where the batch trains one term only.
+  /// Writes the squared gradient norms of both loss terms of batch_ after the losses in results_.
+  /// Requires its forward. False if the batch trains only one term.
   [[nodiscard]] bool measure_terms(const Passes& passes, const TeacherForward& teacher);
-  /// Once the device has been waited for. Throws NumericalError when a loss is not finite.
-  /// `measured_share`: of the batch's samples, 0 where nothing was measured.
+  /// Requires: the device is synchronized. Throws NumericalError if a loss is not finite.
+  /// `measured_share`: share of the batch's samples that was measured.
   void read_results(std::int64_t step, double measured_share, LocalWork& work);
-  /// In this step, on any rank.
+  /// Whether any rank measures gradient norms in this step.
   [[nodiscard]] bool norms_due(std::int64_t step) const;
-  /// Adds to batch_.
+  /// Appends to batch_.
   void build_batch(SampleSource& source, std::int64_t first,
                    const std::vector<std::size_t>& members, float sample_weight);
-  /// The frozen teacher's forward for batch_; empty where the teacher is detached.
+  /// Runs the frozen teacher on batch_; empty for a detached one.
   [[nodiscard]] TeacherForward teach();
-  /// Collective, between a step's passes and its update: makes the update, or leaves it out where
-  /// the guard finds a spike.
+  /// Collective. Makes the step's update or, for a spike, skips it.
   void update(LocalWork& work, StepMetrics& metrics);
-  /// Collective. Of both losses, as metrics report it.
+  /// Collective. Loss over all ranks.
   [[nodiscard]] double weighted_loss(const VocabularyLossSums& own);
-  /// Collective. Fills the sums over ranks; true when a stop arrived on any rank during the step.
+  /// Collective. Sums over ranks. True if any rank was asked to stop during the step.
   [[nodiscard]] bool gather_metrics(const LocalWork& work, double step_seconds, bool stop,
                                     PeakFlops& peak, StepMetrics& metrics);
 
@@ -196,17 +186,16 @@ class DistillationTrainer {
   ParameterStore store_;
   ShardedAdamW optimizer_;
   TrainingTransformer transformer_;
-  std::optional<TrainingTransformer> teacher_;  ///< Frozen.
+  std::optional<TrainingTransformer> teacher_;  ///< Only if frozen.
   SpikeGuard spike_guard_;
-  ResultSums results_;  ///< Of a step: two losses for each pass, two squared norms, two unused.
+  ResultSums results_;  ///< Per step: two losses per pass, two squared norms, two unused.
   std::exception_ptr hook_failure_;
 
-  // Kept from step to step: a warm step allocates nothing but what the source's samples hold.
-  /// Of all samples of run()'s plan, from sample first_planned_ on: a source that cannot tell one
-  /// stops all ranks before the first step.
+  // Reused, so that a warm step allocates nothing but the source's samples.
+  /// Lengths of the samples of run()'s plan, starting with first_planned_.
   std::vector<std::int64_t> planned_lengths_;
   std::int64_t first_planned_ = 0;
-  std::vector<std::int64_t> lengths_;  ///< Of the step's.
+  std::vector<std::int64_t> lengths_;  ///< Of the step's samples.
   BatchDivision over_ranks_;
   BatchDivision micro_batches_;
   BatchDivision other_micro_batches_;
@@ -214,7 +203,7 @@ class DistillationTrainer {
   std::vector<CausalSample> causal_;
   PackedBatch batch_;
   PackedBatch teacher_batch_;
-  std::vector<std::int64_t> first_samples_;  ///< Of each pass, for messages.
+  std::vector<std::int64_t> first_samples_;  ///< Per pass, for messages.
   std::vector<double> gathered_;
   std::vector<double> gathered_losses_;
 };

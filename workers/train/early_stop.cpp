@@ -10,7 +10,7 @@ namespace jforge {
 
 namespace {
 
-/// Takes `value` over when it exceeds `limit` or is the first.
+/// Replaces `best` by `value` if it exceeds `limit` or is the first.
 bool gains(std::optional<double>& best, std::optional<double> value, double limit) {
   if (!value || (best && !(*value > limit))) {
     return false;

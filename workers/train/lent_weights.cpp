@@ -78,7 +78,7 @@ void LentWeights::gather(std::int32_t group) {
   fault_point("train.gather");
   const std::size_t slot = resident_.slot_of(group);
   copy_stale_[slot] = true;
-  // The slot's last group may still be read, and so may its copy.
+  // The slot's last group and its copy may still be read.
   const Event unread = kernels_.queue().record();
   if (offloaded()) {
     unread_[slot] = unread;
@@ -147,7 +147,7 @@ void LentWeights::watch(const TensorView& sums) {
   watched_sums_ = sharding_.shards_weights() ? sums : TensorView();
   if (!watched_sums_.empty()) {
     std::fill(watched_.begin(), watched_.end(), false);
-    resident_.forget();  // So that every group is gathered anew and seen.
+    resident_.forget();  // gathers every group again
   }
 }
 
@@ -165,7 +165,7 @@ void LentWeights::hash_replicas(const TensorView& sums) const {
 
 void LentWeights::hash_own(const TensorView& sum) const {
   for (const ShardGroup& range : shard_) {
-    // On a device a gathering in place may write this rank's block too.
+    // On a device, an in-place gather may still write this rank's block.
     if (home_.device() != Device::cpu && !sharding_.shards_weights()) {
       work_[place_of(range.group)].before(home_.queue());
     }

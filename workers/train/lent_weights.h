@@ -1,8 +1,7 @@
 #pragma once
 
-/// Compute weights between the place where a rank keeps them and the kernels that borrow them, by
-/// group: kept whole, or at stage 3 as a shard whose groups are gathered into slots (sharding.h);
-/// with a copy where the kernels compute, if they are offloaded.
+/// Compute weights, lent to kernels by group: kept whole, or at stage 3 as a shard whose groups are
+/// gathered into slots (sharding.h); if offloaded, with copies on the kernels' device.
 
 #include <cstdint>
 #include <memory>
@@ -16,14 +15,14 @@
 
 namespace jforge {
 
-/// Elements of what a rank keeps: the flat vector, or at stage 3 its shard vector.
+/// Elements that a rank keeps: the flat vector, or at stage 3 its shard vector.
 [[nodiscard]] std::int64_t kept_size(const ParameterTable& table, const Sharding& sharding);
 
 /// Memory where `home` computes; page-locked on a host from which `kernels` copy.
 [[nodiscard]] Buffer buffer_at_home(std::size_t bytes, MemoryAccount& account,
                                     const KernelSet& kernels, const KernelSet& home, MemoryUse use);
 
-/// Waits for each, whatever others throw: in a destructor, before the memory that they use goes.
+/// Waits for each even if others throw, before a destructor frees their memory.
 template <class Waits>
 void wait_for_ends(const Waits& all) noexcept {
   for (const auto& each : all) {
@@ -34,53 +33,52 @@ void wait_for_ends(const Waits& all) noexcept {
   }
 }
 
-/// One object per rank; all ranks gather in one order, which is the caller's affair
-/// (ParameterStore). Not thread-safe.
+/// One object per rank. The caller (ParameterStore) makes all ranks gather in the same order. Not
+/// thread-safe.
 class LentWeights {
  public:
-  /// `kept`: compute type [kept_size], where `home` computes, the set of the collectives' memory;
-  /// must outlive the object. `use`: of the copies for `kernels`, where that computes elsewhere.
+  /// `kept`: compute type [kept_size], at `home`, where the collectives' tensors lie; must outlive
+  /// the object. `use`: of copies for `kernels`, if offloaded.
   LentWeights(const ParameterTable& table, const Sharding& sharding, KernelSet& kernels,
               KernelSet& home, Collectives& collectives, MemoryAccount& account,
               const TensorView& kept, MemoryUse use);
-  /// Waits for what is under way.
+  /// Waits for pending work.
   ~LentWeights();
   LentWeights(const LentWeights&) = delete;
   LentWeights& operator=(const LentWeights&) = delete;
 
-  /// Collective at stage 3: begins to gather the group, if it is not there. One that throws has not
-  /// begun, and may be called again. Fault place: train.gather, before what can throw.
+  /// Collective at stage 3: starts to gather the group unless its slot holds it. If it throws, it
+  /// has not started and may be repeated. Fault place: train.gather, before anything that throws.
   void gather(std::int32_t group);
   /// The group as ParameterSource lends it; at stage 3 after gather().
   [[nodiscard]] ConstTensorView lend(std::int32_t group);
 
-  /// What is kept has changed, or is about to be read anew: slots and copies are stale.
+  /// Marks slots and copies as stale.
   void changed();
-  /// Collective below stage 3, after own_block() was written on every rank: begins to give it to
-  /// the others.
+  /// Collective below stage 3, after own_block() was written on every rank: starts to send it.
   void share(std::int32_t group);
-  /// Until what is kept may be read and written.
+  /// Waits until the kept weights may be read and written.
   void wait() const;
 
-  /// At home: the whole group, kept or in its slot.
+  /// The whole group at home, kept or in its slot.
   [[nodiscard]] TensorView whole(std::int32_t group) const;
-  /// This rank's block of it, as kept.
+  /// This rank's block of the group, as kept.
   [[nodiscard]] TensorView own_block(std::int32_t group) const;
 
-  /// At stage 3 groups are hashed as they are lent from now on, each once, after being gathered
-  /// anew, as hash_replicas() does; no longer where `sums` is empty.
+  /// Stage 3: from now on every group is gathered again and hashed once, when lent, as in
+  /// hash_replicas(); empty `sums` ends this.
   void watch(const TensorView& sums);
-  /// sums[owner] += hash of what this rank holds of the weights that the owner keeps, int64 [ranks]
-  /// at home. At stage 3 watch() does.
+  /// sums[owner] += hash of this rank's replica of the owner's weights, int64 [ranks] at home.
+  /// Nothing at stage 3 (see watch()).
   void hash_replicas(const TensorView& sums) const;
-  /// sum += hash of the same as this rank itself keeps it, int64 [1] at home.
+  /// sum += hash of this rank's own weights, int64 [1] at home.
   void hash_own(const TensorView& sum) const;
 
  private:
   void hash_blocks(std::int32_t group, const TensorView& sums) const;
   [[nodiscard]] std::size_t place_of(std::int32_t group) const;
   [[nodiscard]] bool offloaded() const { return kernels_.device() != home_.device(); }
-  /// The group's copy, brought beside what the kernels do, if it is stale.
+  /// Copies the group, overlapping with the kernels' work, if its copy is stale.
   [[nodiscard]] ConstTensorView bring(std::int32_t group);
 
   const ParameterTable& table_;
@@ -90,16 +88,16 @@ class LentWeights {
   Collectives& collectives_;
   std::vector<ShardGroup> shard_;
   TensorView kept_;
-  Buffer slots_;   ///< At stage 3.
-  Buffer copies_;  ///< Whole, or slots, for the kernels where they compute elsewhere.
+  Buffer slots_;   ///< Stage 3.
+  Buffer copies_;  ///< Whole or slots, for the kernels if offloaded.
   GroupSlots resident_;
   std::vector<std::int64_t> slot_begins_;
-  std::vector<Work> work_;          ///< By group, at stage 3 by slot: until it may be read.
-  std::vector<bool> copy_stale_;    ///< Likewise.
-  std::unique_ptr<Queue> copying_;  ///< Where they compute elsewhere.
-  std::vector<Event> copied_;       ///< Until a copy may be read, and what it is of overwritten,
-  std::vector<Event> unread_;       ///< and until the copy may be overwritten.
-  TensorView watched_sums_;         ///< By owner; empty while nothing is watched.
+  std::vector<Work> work_;          ///< By group, at stage 3 by slot: end of gathers.
+  std::vector<bool> copy_stale_;    ///< By group or slot.
+  std::unique_ptr<Queue> copying_;  ///< If offloaded.
+  std::vector<Event> copied_;       ///< End of copies.
+  std::vector<Event> unread_;       ///< End of the last read of a copy.
+  TensorView watched_sums_;         ///< By owner; empty: nothing is watched.
   std::vector<bool> watched_;       ///< By group.
 };
 

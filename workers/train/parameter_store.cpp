@@ -49,7 +49,7 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
   };
   if (sharding_.separate_masters()) {
     const std::size_t bytes = storage_bytes(owned_elements, DType::float32);
-    // Beside rounded weights masters never leave home.
+    // Masters of rounded weights never leave home.
     masters_ = masters_are_weights ? at_home(bytes, MemoryUse::weights)
                                    : Buffer(bytes, account, home_.device(), MemoryUse::optimizer);
   }
@@ -95,7 +95,7 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
   if (counts_only) {
     return;
   }
-  // Its memory is not first asked for within a step, where others would wait for who gets none.
+  // Allocates now: within a step, other ranks would wait for a rank that runs out of memory.
   tensor_squares_.reset(static_cast<std::int64_t>(table.entries().size()));
   if (sharding_.separate_masters()) {
     for (const ShardGroup& range : owned_) {
@@ -110,8 +110,8 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
     fill(*frozen_, weights);
   }
   if (home_.device() != Device::cpu) {
-    clear_gradients();            // bring() has worked in their memory.
-    home_.queue().synchronize();  // `weights` may go.
+    clear_gradients();            // bring() used their memory.
+    home_.queue().synchronize();  // `weights` may be freed.
   }
 }
 
@@ -129,7 +129,7 @@ void ParameterStore::bring(std::int32_t group, const ConstTensorView& values,
 }
 
 void ParameterStore::fill(LentWeights& lent, const ConstTensorView& weights) {
-  // Every rank has the whole model at hand: nothing need be gathered.
+  // Every rank has the whole model, so nothing is gathered.
   for (const ShardGroup& shard : shard_) {
     const ParameterGroup& group = group_of(shard.group);
     if (sharding_.shards_weights()) {
@@ -260,8 +260,8 @@ ConstTensorView ParameterStore::acquire_of_teacher(std::int32_t group) {
 }
 
 void ParameterStore::release(std::int32_t /*group*/) {
-  // A layer's slot is filled anew by the acquire() of the next layer, whose loan begins after this
-  // one's end; the slots of embedding and head hold nothing else.
+  // A layer's slot is refilled by the next layer's acquire(), after this loan; embedding and head
+  // have their own slots.
 }
 
 void ParameterStore::gather(const ScriptedUse& scripted) {
@@ -279,7 +279,7 @@ void ParameterStore::gather(const ScriptedUse& scripted) {
 
 TensorView ParameterStore::open(std::int32_t group) {
   if (sharding_.shards_gradients()) {
-    // Where it is offloaded this waits for the reduction, and so for the copy that was reduced.
+    // If offloaded, waits for the reduction, and so for the copy that it reads.
     fold(slots_.slot_of(group));
   }
   return compute_gradient(group);
@@ -311,12 +311,12 @@ void ParameterStore::measure(std::int32_t group) {
     kernels_.queue().zero(gradient);
   }
   if (group == 0) {
-    measured_ = {};  // The embedding is the last.
+    measured_ = {};  // The embedding is last.
   }
 }
 
-/// Of a gradient that is about to be reduced: a sum that is not finite names the tensor. The last
-/// tensor's includes the padding behind it.
+/// Before the reduction, so that a sum that is not finite names the tensor. The last tensor's
+/// includes padding.
 void ParameterStore::sum_squares_of_tensors(std::int32_t group) {
   const TensorView gradient = compute_gradient(group);
   const std::int64_t offset = group_of(group).offset;
@@ -351,7 +351,7 @@ void ParameterStore::reduce(std::int32_t group) {
     folds_[place] = group;
   }
   if (offloaded() && collectives_.size() == 1) {
-    // The sum is what is on its way home. One rank's collectives would wait for it here.
+    // The gradient on its way home is the sum; collectives of one rank would block here.
     gradients_work_[place] = Work(copied_[place]);
     return;
   }
@@ -360,7 +360,7 @@ void ParameterStore::reduce(std::int32_t group) {
                                                     : collectives_.all_reduce_sum(whole);
 }
 
-/// Adds the reduced block that waits in a slot to the earlier micro-batches'.
+/// Adds a slot's reduced block to those of earlier micro-batches.
 void ParameterStore::fold(std::size_t slot) {
   const std::int32_t group = std::exchange(folds_[slot], kNone);
   if (group == kNone) {
@@ -394,7 +394,7 @@ void ParameterStore::abandon() {
 
 void ParameterStore::fetch_reductions() {
   expect(cursor_ == script_.size(), "a step's passes have not ended");
-  tensor_squares_.fetch();  // First: what is offloaded is waited for below.
+  tensor_squares_.fetch();  // First, because offloaded folds wait below.
   if (sharding_.shards_gradients()) {
     for (std::size_t slot = 0; slot < folds_.size(); ++slot) {
       fold(slot);
@@ -419,7 +419,7 @@ void ParameterStore::synchronize() const {
   const auto waiting = as_waiting();
   kernels_.queue().synchronize();
   home_.queue().synchronize();
-  // All done by now; throws of one that failed, before anybody reads what it made worthless.
+  // All done by now; throws for a failed one before its result is read.
   for (const Work& work : gradients_work_) {
     work.wait();
   }
@@ -454,7 +454,7 @@ void ParameterStore::clear_gradients() {
     return;
   }
   if (offloaded()) {
-    // Those at home are copies of what has been added up here.
+    // The gradients at home are copies of these.
     kernels_.queue().wait(copying_->record());
     kernels_.queue().zero(gradient_copies_.floats({table_.flat_size()}));
   } else {
@@ -480,14 +480,14 @@ void ParameterStore::load(std::span<const float> shard) {
       home_.convert(master(owned), rounded);
     }
   }
-  finish_gathers();  // `shard` may go.
+  finish_gathers();  // `shard` may be freed.
   publish();
 }
 
 void ParameterStore::gather_blocks(const ConstTensorView& block, const TensorView& whole) {
   const TensorView own = block_of(whole, collectives_.rank(), collectives_.size());
   {
-    // From pageable memory this may wait for the gather before.
+    // From pageable memory, the copy may wait for the previous gather.
     const auto waiting = as_waiting();
     home_.queue().copy(block, own);
   }
@@ -502,7 +502,7 @@ void ParameterStore::finish_gathers() {
     const auto waiting = as_waiting();
     home_.queue().synchronize();
   }
-  // A gather that failed ends as well, with worthless values.
+  // A failed gather ends too, with invalid values.
   for (const Work& work : std::exchange(gathers_, {})) {
     work.wait();
   }
@@ -524,7 +524,7 @@ void ParameterStore::gather_masters(TensorView flat) {
     const TensorView gathered = on_host ? whole : home_gradient(range.group);
     gather_blocks(master(range), gathered);
     if (!on_host) {
-      const auto waiting = as_waiting();  // To pageable memory: until the others have given theirs.
+      const auto waiting = as_waiting();  // The copy to pageable memory waits for other ranks.
       home_.queue().copy(gathered, whole);
     }
   }

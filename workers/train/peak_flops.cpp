@@ -30,7 +30,7 @@ namespace jforge {
 
 namespace {
 
-/// A product of size × size matrices: FLOP/s of the best call, and how long that one took.
+/// Fastest of several products of size × size matrices.
 struct BestCall {
   double flops = 0;
   double seconds = 0;
@@ -48,12 +48,11 @@ BestCall time_product(KernelSet& kernels, MemoryAccount& account, DType operands
   const auto call = [&] {
     const auto start = std::chrono::steady_clock::now();
     kernels.linear(x.view(operands, shape), weight.view(operands, shape), {}, y.floats(shape));
-    // A device answers before it has finished; a result on the host has.
+    // Waits for the result: a device returns before it has finished.
     copy_tensor(y.floats(shape).rows(0, 1).reshaped({size}).rows(0, 1), TensorView(&first, {1}));
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
-  // A device's first call loads its kernels and raises its clock, which takes longer than many
-  // products.
+  // Warm-up: a device's first call loads kernels and raises the clock.
   static_cast<void>(call());
   double fastest = std::numeric_limits<double>::infinity();
   double spent = 0;
@@ -67,7 +66,7 @@ BestCall time_product(KernelSet& kernels, MemoryAccount& account, DType operands
 
 constexpr int kVersion = 1;
 
-/// What a rank runs on, as far as its speed depends on it.
+/// Everything that a rank's speed depends on.
 std::string kind_of_rank(const KernelSet& kernels, const Communicator& comm, DType operands) {
   const int ranks = ranks_on_host(comm);
   const std::string place =
@@ -96,7 +95,7 @@ void write_rank_peaks(const fs::path& file, const RankPeaks& added) {
 double measure_peak_flops(KernelSet& kernels, const Communicator& comm, DType operands) {
   constexpr std::int64_t kSize = 512;
   constexpr std::int64_t kDeviceSize = 4096;
-  // A device that is done with the small product at once needs a larger one for its speed to show.
+  // A fast device shows its speed only in a larger product.
   constexpr double kAtOnce = 2e-3;
   MemoryAccount account("peak measurement");
   comm.barrier();
@@ -143,7 +142,7 @@ PeakFlops::PeakFlops(KernelSet& kernels, const Communicator& comm, DType operand
   const auto found = known.find(kind);
   std::array<std::int64_t, 1> missing = {found == known.end() ? 1 : 0};
   all_reduce_sum<std::int64_t>(comm, missing);
-  // Together even where one rank alone is new: a peak is one beside busy neighbours.
+  // All measure if one rank's kind is unknown, because a peak assumes busy neighbours.
   double own = found == known.end() ? 0 : found->second;
   if (missing[0] != 0) {
     own = std::max(own, measure_peak_flops(kernels, comm, operands));

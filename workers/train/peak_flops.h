@@ -1,9 +1,9 @@
 #pragma once
 
-/// The peak that shares of it (MFU) and estimates of time refer to. Shares on known devices
-/// (known_devices.h) refer to their data sheets. Otherwise it is measured once per kind of rank,
-/// kept on disk, and raised by the first step that exceeds it, so that a busy moment during the
-/// measurement neither stays nor differs from start to start.
+/// Peak FLOP/s for MFU and time estimates. MFU on known devices (known_devices.h) uses their data
+/// sheets. Otherwise the peak is measured once per kind of rank, stored, and raised by the first
+/// step that exceeds it, so that a disturbed measurement neither persists nor changes from start to
+/// start.
 
 #include <filesystem>
 #include <map>
@@ -16,55 +16,55 @@
 
 namespace jforge {
 
-/// Collective over `comm`. What this rank reaches in a large product of `operands` (float32 or
-/// bfloat16) while all ranks run side by side, FLOP/s: the best of the calls of about a third of a
-/// second, so that a neighbour's short spell of work does not lower it.
+/// Collective. FLOP/s of this rank in a large product of `operands` (float32 or bfloat16) while all
+/// ranks run: the best call within about a third of a second, so that short disturbances do not
+/// count.
 [[nodiscard]] double measure_peak_flops(KernelSet& kernels, const Communicator& comm,
                                         DType operands);
 
-/// Peaks of one rank, FLOP/s, by what the rank runs on ("2 ranks on a host, AMD
-/// EPYC …, threads: 1, float32", "8 ranks on a host, NVIDIA H200, bfloat16").
+/// FLOP/s of one rank, by kind: "2 ranks on a host, AMD EPYC …, threads: 1, float32", "8 ranks on a
+/// host, NVIDIA H200, bfloat16".
 using RankPeaks = std::map<std::string, double>;
 
-/// What a file of peaks holds (JSON: {"version": 1, "flops_per_rank": {…}}); empty where there is
-/// none. A damaged file is as good as none: it is warned of and replaced by the next measurement.
+/// Reads {"version": 1, "flops_per_rank": {…}}; empty without a file. A damaged file causes a
+/// warning and counts as missing.
 [[nodiscard]] RankPeaks read_rank_peaks(const std::filesystem::path& file);
 
-/// One rank's device: what tells it from all others, and what the driver calls it.
+/// `name` is the driver's.
 struct RankDevice {
   std::string uuid;  ///< With the host's name.
   std::string name;
 };
-/// Sum of the data sheets' FLOP/s of products of `operands` over these devices, each counted once;
-/// 0 if one of them is unknown.
+/// Sum of the devices' data sheet FLOP/s for products of `operands`, each device once; 0 if any is
+/// unknown.
 [[nodiscard]] double data_sheet_flops(std::span<const RankDevice> devices, DType operands);
 
-/// The peak of all ranks of a job together.
+/// Peak of all ranks of a job together.
 class PeakFlops {
  public:
-  /// Unknown: no share is ever given.
+  /// Unknown: share_of() returns nothing.
   PeakFlops() = default;
-  /// Not kept anywhere. FLOP/s; 0: unknown.
+  /// Not stored in a file. FLOP/s; 0: unknown.
   explicit PeakFlops(double total) : total_(total) {}
-  /// Collective. From `file`, which rank 0 reads; where a rank of another kind computes, all
-  /// measure. With `keep` rank 0 writes what is new; a file that cannot be written is warned of.
+  /// Collective. Rank 0 reads `file`; if it lacks the kind of any rank, all measure. With `keep`,
+  /// rank 0 writes new values; a failed write causes a warning.
   PeakFlops(KernelSet& kernels, const Communicator& comm, DType operands,
             std::filesystem::path file, bool keep = true);
 
-  /// Collective. What MFU refers to: the data sheets of the ranks' devices, each device once, if
-  /// all are known, else as above.
+  /// Collective. Reference of MFU: data sheets of the ranks' devices, each once, if all are known;
+  /// else as above.
   [[nodiscard]] static PeakFlops for_shares(KernelSet& kernels, const Communicator& comm,
                                             DType operands, std::filesystem::path file);
 
   [[nodiscard]] double total() const noexcept { return total_; }  ///< FLOP/s; 0: unknown.
-  /// `rate` / total(), at most 1; nothing where the peak is unknown. A rate above the peak becomes
-  /// the peak, also in the file (rank 0).
+  /// Returns `rate` / total(), at most 1; nothing if the peak is unknown. A higher rate becomes the
+  /// peak, also in the file (rank 0).
   [[nodiscard]] std::optional<double> share_of(double rate);
 
  private:
   double total_ = 0;
   std::filesystem::path file_;  ///< Empty on ranks that do not write.
-  RankPeaks in_use_;            ///< Rank 0: of the kinds that this job's ranks are.
+  RankPeaks in_use_;            ///< Rank 0: kinds of this job's ranks.
 };
 
 }  // namespace jforge

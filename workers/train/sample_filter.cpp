@@ -15,11 +15,11 @@ namespace jforge {
 
 namespace {
 
-/// Shorter ones stand in good text again and again.
+/// Shorter sentences repeat in good text too.
 constexpr std::size_t kShortestSentence = 16;
 constexpr std::string_view kBlanks = " \t\r\n";
 
-/// Of the fixed points, up to the end of sequence.
+/// Fixed points up to the eos.
 std::vector<TokenId> answer_of(const Trajectory& trajectory) {
   std::vector<TokenId> answer;
   for (const TrajectoryBlock& block : trajectory.blocks) {
@@ -43,7 +43,7 @@ FilterVerdict judge_answer(std::string_view text, PromptId prompt, const FilterM
     const Verdict verdict = means.task->grade(means.task->extract(text, *record), *record, nullptr);
     return verdict.status == VerdictStatus::pass ? FilterVerdict::kept : FilterVerdict::wrong;
   } catch (const DataError&) {
-    return FilterVerdict::no_reference;  // What the record gives is no answer of this task.
+    return FilterVerdict::no_reference;  // not an answer of this task
   }
 }
 

@@ -100,7 +100,7 @@ ShardedAdamW::StepReport ShardedAdamW::finish_gradients() {
                     "rank's own is: it overflowed; "
                     "lower train.learning_rate or set train.clip_norm",
                     comm_.size(), updates_ + 1));
-    // Every rank computed the same value from the same numbers.
+    // Every rank computed the same value.
     error.set_on_all_ranks();
     throw error;
   }
@@ -112,11 +112,11 @@ ShardedAdamW::StepReport ShardedAdamW::finish_gradients() {
 
 void ShardedAdamW::update(double learning_rate, const StepReport& report) {
   const auto apply_here = [&] { apply(learning_rate, report.clip_scale); };
-  // By reference: a std::function that held the lambda itself would allocate.
+  // std::cref: a std::function that held the lambda itself would allocate.
   state_in_question_ = true;
   together(comm_, std::cref(apply_here));
   state_in_question_ = false;
-  // Before they are gathered, in place: the step to come does not wait for that.
+  // Before they are gathered in place, which the next step does not wait for.
   guard_.seal_weights(comm_, store_, updates_);
   store_.publish();
   store_.clear_gradients();
@@ -143,8 +143,7 @@ void ShardedAdamW::fetch_squares() {
   own_squares_.fetch();
 }
 
-/// Σ x² of every rank's shard is added up in rank order, so that all stages and ranks get the same
-/// bits.
+/// Adds every rank's Σ x² in rank order, so that the bits do not depend on stage or rank.
 double ShardedAdamW::gradient_squares() {
   const auto ranks = static_cast<std::size_t>(comm_.size());
   const std::span<const double> own = own_squares_.fetched();
@@ -201,7 +200,7 @@ void ShardedAdamW::hash_state(const TensorView& sums) const {
 void ShardedAdamW::load_weights(std::span<const float> shard, std::int64_t updates) {
   expect(updates >= 0, "a negative number of updates");
   store_.load(shard);
-  // Where masters are lent themselves, a gathering in place may write what is hashed below.
+  // If masters are the lent weights, an in-place gather may still write them.
   store_.wait_for_weights();
   updates_ = updates;
   guard_.loaded(store_, updates_, [this](const TensorView& sums) { hash_state(sums); });
@@ -221,7 +220,7 @@ void ShardedAdamW::load_moment(std::span<const float> shard, const TensorView& s
   } else if (values.raw() != state.raw()) {
     kernels_.queue().copy(values, state);
   }
-  store_.finish_gathers();  // `shard` may go.
+  store_.finish_gathers();  // `shard` may be freed.
 }
 
 }  // namespace jforge

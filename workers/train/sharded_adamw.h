@@ -1,7 +1,7 @@
 #pragma once
 
-/// AdamW (Loshchilov & Hutter 2019) on the masters that a rank keeps, with its moments, and the
-/// order of an update over all ranks: check, reduce, clip, update (or skip), publish.
+/// AdamW (Loshchilov & Hutter 2019) on the masters and moments of a rank. An update: check
+/// gradients, clip, update (or skip), publish.
 
 #include <cstdint>
 #include <span>
@@ -23,69 +23,69 @@ struct OptimizerConfig {
   float beta2 = 0.95F;
   float epsilon = 1e-8F;
   float weight_decay = 0;  ///< Decoupled; matrices only.
-  double clip_norm = 1.0;  ///< Largest global gradient norm; 0 turns clipping off.
-  int zero_stage = 1;      ///< What is sharded (sharding.h) …
-  bool offload = false;    ///< … and where it lies where the kernels compute on a device.
+  double clip_norm = 1.0;  ///< Maximum global gradient norm; 0: no clipping.
+  int zero_stage = 1;      ///< See sharding.h.
+  bool offload = false;    ///< Keep state in host memory if the kernels compute on a device.
   GuardConfig guard = {};
 
   /// Throws ConfigError naming the key ("train.clip_norm …").
   void validate() const;
 };
 
-/// One object per rank and round; all ranks together. Not thread-safe.
+/// One object per rank and round; all ranks act together. Not thread-safe.
 class ShardedAdamW {
  public:
   struct StepReport {
     double gradient_norm = 0;  ///< Global, before clipping.
-    float clip_scale = 1;      ///< What the gradients were multiplied with.
+    float clip_scale = 1;      ///< Factor applied to the gradients.
   };
 
-  /// `store` must outlive it. Not collective. Throws ConfigError, EnvironmentError.
+  /// Not collective. `store` must outlive it. Throws ConfigError, EnvironmentError.
   ShardedAdamW(const ParameterTable& table, const Communicator& comm, MemoryAccount& account,
                ParameterStore& store, const OptimizerConfig& config);
 
-  /// Whether finish_gradients() or update() has thrown while it compared the state with what the
-  /// last update left. Alike on all ranks.
+  /// Whether finish_gradients() or update() has thrown while checking the state against the last
+  /// update. Equal on all ranks.
   [[nodiscard]] bool state_in_question() const noexcept { return state_in_question_; }
 
-  /// For the step to come: ParameterStore::StepShape::replica_hashes.
+  /// ParameterStore::StepShape::replica_hashes of the next step.
   [[nodiscard]] TensorView replica_hashes() { return guard_.replica_hashes(comm_, updates_); }
-  /// After the passes of a step: asks for all that finish_gradients() looks at. On a device the
-  /// host does not wait; where collectives run on it, for them.
+  /// Call after a step's passes: enqueues everything that finish_gradients() reads. On a device the
+  /// host waits only for collectives that run on the host.
   void fetch();
-  /// Collective, after fetch() or instead of it: waits for the gradients and checks them. Throws
-  /// NumericalError on every rank, naming the first bad one, when a gradient is not finite, the
-  /// gradients' sum overflows or a replica of the weights differs from its owner's. No weight has
-  /// changed; update() or skip() must follow.
+  /// Collective; calls fetch() if that was not done. Waits for the gradients. Throws NumericalError
+  /// on every rank, naming the first bad one, if a gradient or the summed gradient is not finite or
+  /// a replica of weights differs from its owner's; no weight has changed then. update() or skip()
+  /// must follow.
   [[nodiscard]] StepReport finish_gradients();
-  /// Collective. The update that finish_gradients() reported on. Throws NumericalError on every
-  /// rank, naming the first bad one, when a rank's state had changed since its last update: found
-  /// as it is read to be updated, so the state is worthless then.
+  /// Collective. Applies the update. Throws NumericalError on every rank, naming the first bad one,
+  /// if a rank's state has changed since its last update. This may be found while updating, so the
+  /// state is worthless then.
   void update(double learning_rate, const StepReport& report);
-  /// On all ranks: leaves it out. Weights, moments and updates() stay as they are.
+  /// On all ranks: drops the gradients. Weights, moments and updates() do not change.
   void skip() { store_.clear_gradients(); }
-  /// finish_gradients(), update().
+  /// finish_gradients() and update().
   StepReport step(double learning_rate);
 
   [[nodiscard]] ParameterStore& store() const noexcept { return store_; }
-  /// Updates made since the state was fresh: the exponent of Adam's bias correction.
+  /// Updates since initialisation: exponent of Adam's bias correction.
   [[nodiscard]] std::int64_t updates() const noexcept { return updates_; }
   /// float32 [owned_size], at the store's home.
   [[nodiscard]] TensorView first_moment() const { return first_moment_.floats({size_}); }
   [[nodiscard]] TensorView second_moment() const { return second_moment_.floats({size_}); }
 
-  /// Collective. Takes over a checkpoint's first_moment() or second_moment(): `shard` is this
-  /// rank's shard vector on the host, which may be the state itself. Throws InternalError on a
+  /// Collective. Loads a checkpoint's shard into `state`, first_moment() or second_moment().
+  /// `shard`: this rank's shard vector on the host; may alias `state`. Throws InternalError for a
   /// wrong size, before the first collective.
   void load_moment(std::span<const float> shard, const TensorView& state) const;
-  /// Collective, after both moments. The same for the weights, and how many updates were made.
+  /// Collective, after both moments. Loads the weights; `updates`: number of updates made.
   void load_weights(std::span<const float> shard, std::int64_t updates);
 
  private:
-  /// Elements of an owned range that share a decay flag.
+  /// Elements of an owned range with the same decay flag.
   struct Run {
     std::size_t owned;   ///< Index into ParameterStore::owned().
-    std::int64_t begin;  ///< In that range.
+    std::int64_t begin;  ///< Within that range.
     std::int64_t size;
     bool decay;
   };
@@ -110,7 +110,7 @@ class ShardedAdamW {
   std::vector<Run> runs_;
   ResultSums own_squares_;
   bool fetched_ = false;
-  std::vector<double> squares_;  ///< Of all ranks, reused.
+  std::vector<double> squares_;  ///< Of all ranks.
   std::int64_t updates_ = 0;
 };
 

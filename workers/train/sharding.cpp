@@ -15,7 +15,7 @@ constexpr std::int32_t kNone = -1;
 constexpr std::size_t kEmbeddingSlot = 0;
 constexpr std::size_t kHeadSlot = 1;
 constexpr std::size_t kFirstLayerSlot = 2;
-/// One for the layer at work, one for the next to come or the last to go.
+/// One for the current layer, one for the next or the last.
 constexpr std::size_t kLayerSlots = 2;
 
 }  // namespace
@@ -149,7 +149,7 @@ StepPayload step_payload(const ParameterTable& table, const Sharding& sharding,
     };
     GroupSlots slots(table);
     GroupSlots of_teacher(table);
-    static_cast<void>(pass(of_teacher, uses.forward));  // The step before left it so.
+    static_cast<void>(pass(of_teacher, uses.forward));  // state after the last step
     for (std::int64_t done = 0; done < micro_batches; ++done) {
       gathered += sharding.teacher ? pass(of_teacher, uses.forward) : 0;
       gathered += pass(slots, uses.forward) + pass(slots, uses.backward);

@@ -32,7 +32,7 @@ SpikeGuard::SpikeGuard(const SpikeGuardConfig& config) : config_(config) {
   }
 }
 
-/// The lower of the two in the middle of an even number.
+/// Lower median.
 std::optional<double> SpikeGuard::median() {
   if (std::cmp_less(state_.recent.size(), config_.window)) {
     return std::nullopt;

@@ -31,7 +31,6 @@ NumericalError changed(const char* what, Rank rank, std::int64_t updates) {
                   what, rank, updates));
 }
 
-/// What a rank lends others.
 const char* weights_name(const ParameterStore& store) {
   return store.sharding().compute == DType::float32 ? "weights" : "compute weights";
 }
@@ -50,7 +49,7 @@ StateGuard::StateGuard(const GuardConfig& config, KernelSet& home, MemoryAccount
       home_(home),
       ranks_(ranks),
       sums_(home, account) {
-  // Not first within a step, where others would wait for a rank that gets no memory.
+  // Allocates now: within a step, other ranks would wait for a rank that runs out of memory.
   if (account.backing() != MemoryAccount::Backing::count_only) {
     sums_.reset(replicas + ranks_);
   }
@@ -97,7 +96,7 @@ void StateGuard::fetch(const Communicator& comm, const ParameterStore& store, st
 void StateGuard::read() {
   const std::span<const std::int64_t> sums = sums_.fetched();
   if (sums.empty()) {
-    return;  // Nothing was due yet.
+    return;  // nothing was due yet
   }
   now_ = {sums[weights_now], sums[teacher_now]};
   if (std::exchange(reads_weights_, false)) {
@@ -112,7 +111,7 @@ void StateGuard::read() {
 
 void StateGuard::compare_replicas(const Communicator& comm, const ParameterStore& store,
                                   std::int64_t updates) {
-  // An owner's weights are the truth, so first every rank looks at its own.
+  // Owners are the reference, so every rank checks its own weights first.
   const OwnHashes sealed = weights_.value_or(now_);
   const auto own_is_sealed = [&] {
     if (now_.weights != sealed.weights) {
@@ -127,7 +126,7 @@ void StateGuard::compare_replicas(const Communicator& comm, const ParameterStore
   const auto compare = [&] {
     const std::span<const std::int64_t> held = sums_.fetched().subspan(replicas);
     for (int owner = 0; owner < comm.size(); ++owner) {
-      // What a rank uses in place it has no replica of.
+      // Weights used in place have no replica.
       if (owner == comm.rank() && !store.sharding().shards_weights()) {
         continue;
       }
@@ -141,7 +140,7 @@ void StateGuard::compare_replicas(const Communicator& comm, const ParameterStore
       }
     }
   };
-  // By reference: a std::function that held the lambdas themselves would allocate.
+  // std::cref: a std::function that held the lambdas themselves would allocate.
   together(comm, std::cref(own_is_sealed));
   all_gather<std::int64_t>(comm, std::span(&own, 1), owners_);
   together(comm, std::cref(compare));

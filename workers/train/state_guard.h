@@ -1,7 +1,7 @@
 #pragma once
 
-/// Finds memory that changed by itself: weights and optimizer state that a rank keeps, between two
-/// updates, and replicas of weights that differ from what their owner keeps.
+/// Detects memory corruption: a rank's weights and optimizer state that change between two updates,
+/// and replicas of weights that differ from their owner's.
 
 #include <array>
 #include <cstdint>
@@ -18,71 +18,69 @@
 namespace jforge {
 
 struct GuardConfig {
-  /// Updates between checks of a kind; 0 = never. What is not due is not hashed. Replicas are first
-  /// compared before update 1; state is checked from the first update or load on, by the update
-  /// after one that is due.
+  /// Updates between checks; 0: never. Replicas are first compared before update 1. State is hashed
+  /// after updates (or a load) that are due and checked by the next update.
   std::int64_t check_replicas_every = 1;
-  std::optional<std::int64_t> check_state_every;  ///< Unset: 1, or 50 in a device's memory.
+  std::optional<std::int64_t> check_state_every;  ///< Unset: 1 on the host, 50 on a device.
 
   /// Throws ConfigError naming the key ("train.check_replicas_every …").
   void validate() const;
 };
 
-/// Hashes add up on the device where the state lies, and are read once per step, with all else that
-/// it reads: fetch(), read(). What an update leaves is read in the step after it.
+/// Hashes accumulate where the state lies and are read once per step (fetch(), read()). Hashes
+/// taken after an update are read in the next step.
 class StateGuard {
  public:
-  /// `home`: the set of the state's memory; must outlive the object.
+  /// `home`: kernels for the state's memory; must outlive the object.
   StateGuard(const GuardConfig& config, KernelSet& home, MemoryAccount& account, int ranks);
 
-  /// Whether replicas are compared before the update after `updates` of them.
+  /// Whether replicas are compared before update `updates` + 1.
   [[nodiscard]] bool replicas_due(const Communicator& comm, std::int64_t updates) const;
-  /// Before the passes of that update: ParameterStore::StepShape::replica_hashes.
+  /// ParameterStore::StepShape::replica_hashes for that update; call before its passes.
   [[nodiscard]] TensorView replica_hashes(const Communicator& comm, std::int64_t updates);
 
-  /// After them: hashes what is checked before that update and asks for all hashes. `hash_state`
-  /// adds those of the state, as KernelSet::adamw does, to the sums that it is given.
+  /// Call after the passes: hashes what is checked before that update and fetches all hashes.
+  /// `hash_state` adds the state's hashes to its argument, as KernelSet::adamw does.
   using HashState = std::function<void(const TensorView& sums)>;
   void fetch(const Communicator& comm, const ParameterStore& store, std::int64_t updates,
              const HashState& hash_state);
-  /// Once home's queue has been waited for.
+  /// Requires: home's queue was synchronized after fetch().
   void read();
-  /// After read(). Collective; every rank sends 8 bytes. Throws NumericalError on all ranks, naming
-  /// the lowest whose own weights changed since seal_weights(), or else whose replica differs from
-  /// the owner's.
+  /// Collective, after read(); every rank sends 8 bytes. Throws NumericalError on all ranks, naming
+  /// the lowest rank whose own weights changed since seal_weights(), else whose replica differs
+  /// from the owner's.
   void compare_replicas(const Communicator& comm, const ParameterStore& store,
                         std::int64_t updates);
-  /// Remembers the rank's own compute weights after `updates` updates, where compare_replicas()
-  /// will be due: replicas are compared with what their owner made, not with what it holds then.
+  /// Hashes the rank's own compute weights after `updates` updates if compare_replicas() will be
+  /// due: replicas are compared with the weights that their owner produced, not with those it holds
+  /// later.
   void seal_weights(const Communicator& comm, const ParameterStore& store, std::int64_t updates);
 
-  /// For the passes of an update over the state (KernelSet::adamw), which the host's hash as they
-  /// read it. `updates`: with this one. Throws NumericalError when the state on a device, or the
-  /// frozen teacher, is not what the update before left.
+  /// Returns the hashes that KernelSet::adamw adds to in update number `updates`. On a device,
+  /// throws NumericalError if state or frozen teacher differ from those that the last update left.
   [[nodiscard]] AdamWHashes begin_update(std::int64_t updates, Rank rank);
-  /// After them. Throws NumericalError when what they found in the host's state is not what the
-  /// update before left.
+  /// Call after the update. On the host, throws NumericalError under the same condition.
   void end_update(const ParameterStore& store, std::int64_t updates, Rank rank);
-  /// State after `updates` updates that were not made here.
+  /// Call after loading state with `updates` updates.
   void loaded(const ParameterStore& store, std::int64_t updates, const HashState& hash_state);
 
  private:
-  /// Places of sums_.
+  /// Indices into sums_.
   enum Place : std::int64_t {
     weights_now,
     teacher_now,
-    found,  ///< Four, as AdamWHashes.
+    found,  ///< Four, as in AdamWHashes.
     weights_sealed = found + 4,
     teacher_sealed,
     left,  ///< Four.
     teacher_left = left + 4,
-    replicas,  ///< One for each rank.
+    replicas,  ///< One per rank.
   };
   using StateHashes = std::array<std::int64_t, 4>;
   struct OwnHashes {
     std::int64_t weights = 0;
-    std::int64_t teacher = 0;  ///< 0 where none is kept.
-    /// What the other ranks' replicas add up to.
+    std::int64_t teacher = 0;  ///< 0 without a teacher.
+    /// Expected sum of the other ranks' replica hashes.
     [[nodiscard]] std::int64_t together() const;
   };
   struct Seal {
@@ -99,12 +97,12 @@ class StateGuard {
   int ranks_;
   ResultHashes sums_;
   OwnHashes now_;
-  std::optional<OwnHashes> weights_;  ///< seal_weights().
-  bool reads_weights_ = false;        ///< read() finds them.
-  std::optional<Seal> seal_;          ///< Of the state.
+  std::optional<OwnHashes> weights_;  ///< Set by seal_weights().
+  bool reads_weights_ = false;        ///< read() must set weights_.
+  std::optional<Seal> seal_;          ///< State hashes of the last due update.
   bool reads_seal_ = false;
-  bool seals_update_ = false;         ///< The one that began.
-  std::vector<std::int64_t> owners_;  ///< Gathered, reused.
+  bool seals_update_ = false;         ///< The current update is due.
+  std::vector<std::int64_t> owners_;  ///< Gathered.
 };
 
 }  // namespace jforge

@@ -61,7 +61,7 @@ void TrainConfig::validate() const {
   expect_positive("tokens_per_rank", static_cast<double>(tokens_per_rank));
   expect_not_negative("ar_weight", ar_weight);
   expect_not_negative("consistency_weight", consistency_weight);
-  // Written so that NaN is refused too.
+  // Also rejects NaN.
   if (!(consistency_decay > 0 && consistency_decay <= 1)) {
     throw ConfigError(fmt::format("train.consistency_decay is {}; it must be above 0 and at most 1",
                                   consistency_decay));

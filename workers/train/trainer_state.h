@@ -1,7 +1,6 @@
 #pragma once
 
-/// What training decides by beside weights and moments, as a checkpoint's cursors hold it: equal
-/// on every rank.
+/// Trainer state in a checkpoint's cursors besides weights and moments; equal on every rank.
 
 #include <string>
 
@@ -17,11 +16,11 @@ struct TrainerState {
   bool operator==(const TrainerState&) const = default;
 };
 
-/// `cursors`, a JSON object, with the state beside what it has. Numbers come back bit for bit.
+/// Adds the state to `cursors`, a JSON object. Numbers are restored bit for bit.
 [[nodiscard]] std::string with_trainer_state(const std::string& cursors, const TrainerState& state);
 
-/// The state in a checkpoint's cursors; a fresh one where there is none (an earlier version's).
-/// Throws DataError when it is garbled.
+/// Reads the state from cursors; default if absent (earlier versions). Throws DataError if
+/// malformed.
 [[nodiscard]] TrainerState trainer_state_of(const std::string& cursors);
 
 }  // namespace jforge

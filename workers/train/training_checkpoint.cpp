@@ -18,8 +18,8 @@ void save_training(CheckpointWriter& writer, CheckpointState state, const Parame
 
 void resume_training(const Communicator& comm, const Checkpoint& checkpoint,
                      const ParameterTable& table, ShardedAdamW& optimizer, MemoryAccount& account) {
-  // One vector after another, in the same memory or, where a rank keeps its shard alone, straight
-  // in its place. The weights come last: they change when all ranks have read.
+  // Reads one vector at a time into the same memory or, if a sharded state is on the host, in
+  // place. Weights come last, because they change only after all ranks have read everything.
   Buffer memory;
   std::optional<SliceReader> reader;
   together(comm, [&] {

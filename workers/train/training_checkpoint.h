@@ -1,7 +1,5 @@
 #pragma once
 
-/// Between the optimizer and its checkpoints.
-
 #include "checkpoints/checkpoint_reader.h"
 #include "checkpoints/checkpoint_writer.h"
 #include "model/transformer/parameter_table.h"
@@ -11,15 +9,15 @@
 
 namespace jforge {
 
-/// Collective. Starts saving weights and moments (CheckpointWriter::save); fills
+/// Collective. Starts saving weights and moments (CheckpointWriter::save) and sets
 /// state.optimizer_updates.
 void save_training(CheckpointWriter& writer, CheckpointState state, const ParameterTable& table,
                    const ShardedAdamW& optimizer);
 
-/// Collective. Loads weights, moments and update count of `checkpoint`, whatever world size wrote
-/// it. Each rank reads its own shard; the weights are gathered. A rank that cannot read is
-/// everybody's DataError, naming it; the weights are then what they were, the moments may not be.
-/// `account` is charged with one shard vector meanwhile.
+/// Collective. Loads weights, moments and update count, written at any world size. Each rank reads
+/// its own shard; weights are gathered. Throws DataError on all ranks, naming one that cannot read;
+/// weights are unchanged then, moments may not be. Charges `account` with one shard vector during
+/// the call.
 void resume_training(const Communicator& comm, const Checkpoint& checkpoint,
                      const ParameterTable& table, ShardedAdamW& optimizer, MemoryAccount& account);
 

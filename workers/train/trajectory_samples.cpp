@@ -17,8 +17,8 @@ namespace jforge {
 
 namespace {
 
-// Rank 0 finds out what the shards hold and tells the others: on a shared file system an opening
-// costs tens of milliseconds, and other ranks' listings may lag behind.
+// Only rank 0 reads the shards: opening a file on a shared file system takes tens of milliseconds,
+// and other ranks' listings may be stale.
 TrajectoryStore open_checked(const std::filesystem::path& directory,
                              std::span<const PromptId> expected, const Communicator& comm) {
   TrajectoryStore store;
@@ -63,8 +63,7 @@ TrajectorySamples::TrajectorySamples(const std::filesystem::path& directory,
   }
 }
 
-/// Every rank has its part of the verdicts and zeros for the rest, so that sums over ranks are
-/// whole.
+/// Verdicts of other ranks' shards are zero, so that the sum over ranks has all.
 void TrajectorySamples::clean(const Cleaning& cleaning, const Communicator& comm) {
   std::vector<std::int32_t> verdicts(static_cast<std::size_t>(order_.options().num_samples), 0);
   together(comm, [&] {
@@ -101,7 +100,7 @@ void TrajectorySamples::clean(const Cleaning& cleaning, const Communicator& comm
         fmt::format("cleaning leaves none of the round's {} trajectories to train on ({}); loosen "
                     "the train.filter_* keys",
                     all, reasons));
-    error.set_on_all_ranks();  // They have the same verdicts.
+    error.set_on_all_ranks();  // all ranks have the same verdicts
     throw error;
   }
   if (counts[0] == all) {
@@ -142,7 +141,7 @@ TrainingSample TrajectorySamples::sample(std::int64_t index) {
   const auto slot = std::find_if(current_.slots.begin(), current_.slots.end(),
                                  [&](const Slot& candidate) { return candidate.index == index; });
   if (slot == current_.slots.end() || (!slot->sample && !slot->failure)) {
-    return make(index);  // Another rank's, or taken before.
+    return make(index);  // another rank's, or taken before
   }
   if (slot->failure) {
     std::rethrow_exception(slot->failure);
@@ -162,7 +161,7 @@ TrainingSample TrajectorySamples::make(std::int64_t index) const {
   return make_packed_sample(store_.read(prompt_at(index)), schedule_);
 }
 
-// Slots are in the order of their shards: each shard is opened once a step, however few stay open.
+// Slots are sorted by shard, so that each shard is opened once per step.
 void TrajectorySamples::plan(Batch& batch, std::int64_t step) {
   const std::int64_t first = step * order_.options().batch_samples;
   const std::int64_t count = std::min(order_.options().batch_samples, size() - first);
@@ -182,17 +181,17 @@ void TrajectorySamples::plan(Batch& batch, std::int64_t step) {
                    [](const Slot& a, const Slot& b) { return a.shard < b.shard; });
 }
 
-// Takes what was read ahead and lets the thread read on.
+// Takes the samples read ahead and starts the next read.
 void TrajectorySamples::advance_to(std::int64_t step) {
   {
     std::unique_lock lock(mutex_);
     for (std::size_t seen = slots_read_; reading_; seen = slots_read_) {
-      // A slow file system is no hang of who waits for it, one sample that never comes is.
+      // A slow file system is not a hang, but a sample that never arrives is.
       changed_.wait(lock, [&] { return !reading_ || slots_read_ != seen; });
       note_progress();
     }
   }
-  // The thread rests: next_ and the division are this one's.
+  // The reader thread is idle here, so this thread may use next_ and division_.
   if (next_.step != step) {
     plan(next_, step);
     for (Slot& slot : next_.slots) {

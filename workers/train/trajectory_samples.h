@@ -1,7 +1,5 @@
 #pragma once
 
-/// The samples of a distillation round: trajectories of the round's store in the seeded order.
-
 #include <condition_variable>
 #include <exception>
 #include <filesystem>
@@ -20,10 +18,10 @@
 
 namespace jforge {
 
-/// While a step trains, a thread reads what this rank will be given in the next one, shard by
-/// shard: at most one step's samples are held beside those in use. What cannot be read is thrown by
-/// sample(), in the step that needs it. Which samples those are is BatchDivision's to say; any
-/// others are read when they are asked for.
+/// Trajectories of a round's store in the seeded order. While a step trains, a thread reads this
+/// rank's samples of the next step, shard by shard; at most one step's samples are held ahead.
+/// sample() rethrows read errors in the step that needs the sample. Samples outside the division
+/// (BatchDivision) are read on request.
 class TrajectorySamples final : public SampleSource {
  public:
   struct Cleaning {
@@ -31,14 +29,13 @@ class TrajectorySamples final : public SampleSource {
     FilterMeans means;
   };
 
-  /// Collective: rank 0 checks every byte of the shards that are not remembered (shard_index.h);
-  /// the others get its index of them and open none. `steps` steps of order.batch_samples samples.
-  /// Throws DataError when a prompt of the round has no trajectory.
+  /// Collective: rank 0 checks every byte of shards that are not in its index (shard_index.h); the
+  /// other ranks receive the index and open none. Provides `steps` steps of order.batch_samples
+  /// samples. Throws DataError if a prompt of the round has no trajectory.
   ///
-  /// Where cleaning is active the ranks read all trajectories once, each its share of the shards.
-  /// What it leaves out is passed over in the order, which goes on with what follows, in later
-  /// epochs too: steps and batches stay as they are, and where nothing is left out so does the
-  /// order. Throws DataError when nothing is kept.
+  /// With active cleaning, the ranks read all trajectories once, each its share of the shards.
+  /// Dropped ones are skipped in the order of all epochs; the number of steps and the batch size do
+  /// not change. Throws DataError if nothing is kept.
   TrajectorySamples(const std::filesystem::path& directory, const SampleOrderOptions& order,
                     std::int64_t steps, const NoiseScheduleOptions& schedule,
                     const Communicator& comm, const Cleaning& cleaning);
@@ -47,7 +44,7 @@ class TrajectorySamples final : public SampleSource {
                     std::int64_t steps, const NoiseScheduleOptions& schedule,
                     const Communicator& comm)
       : TrajectorySamples(directory, order, steps, schedule, comm, Cleaning{}) {}
-  /// Waits for the shard that is being read.
+  /// Waits for the shard being read.
   ~TrajectorySamples() override;
   TrajectorySamples(const TrajectorySamples&) = delete;
   TrajectorySamples& operator=(const TrajectorySamples&) = delete;
@@ -58,9 +55,9 @@ class TrajectorySamples final : public SampleSource {
   [[nodiscard]] std::int64_t length(std::int64_t index) const override;
   [[nodiscard]] TrainingSample sample(std::int64_t index) override;
 
-  /// Verdicts on all trajectories of the round, equal on every rank; nothing without cleaning.
+  /// Verdicts on all trajectories, equal on every rank; nothing without cleaning.
   [[nodiscard]] const std::optional<FilterCounts>& cleaned() const { return cleaned_; }
-  /// Shard files that this rank has opened so far.
+  /// Shard files opened by this rank so far.
   [[nodiscard]] std::int64_t files_opened() const;
 
  private:
@@ -88,23 +85,23 @@ class TrajectorySamples final : public SampleSource {
   std::int64_t steps_;
   NoiseScheduleOptions schedule_;
   TrajectoryStore store_;
-  mutable std::mutex store_turn_;      ///< For store_, which both threads read.
-  std::vector<std::int64_t> lengths_;  ///< By prompt id; 0 where the round has none.
+  mutable std::mutex store_turn_;      ///< Guards store_.
+  std::vector<std::int64_t> lengths_;  ///< By prompt id; 0: not in the round.
   int ranks_;
   Rank rank_;
   BatchDivision division_;
   std::vector<std::int64_t> batch_lengths_;
   std::optional<FilterCounts> cleaned_;
-  std::vector<PromptId> kept_order_;  ///< By sample index; empty where nothing is left out.
+  std::vector<PromptId> kept_order_;  ///< By sample index; empty if nothing is dropped.
 
-  Batch current_;  ///< The trainer's.
-  Batch next_;     ///< The thread's while reading_.
+  Batch current_;  ///< Owned by the trainer's thread.
+  Batch next_;     ///< Owned by the reader thread while reading_.
   std::mutex mutex_;
   std::condition_variable changed_;
   bool reading_ = false;
   bool ending_ = false;
   std::size_t slots_read_ = 0;
-  std::thread thread_;  // The last member: it ends before what it uses.
+  std::thread thread_;  // Last member: joined before the others are destroyed.
 };
 
 }  // namespace jforge
