@@ -54,7 +54,7 @@ void BatchDivision::add_list() {
 }
 
 void BatchDivision::sort_longest_first(std::span<const std::int64_t> lengths) {
-  // Ties by number, because a stable sort would allocate.
+  // Ties by number: a stable sort would allocate.
   std::sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) {
     return lengths[a] != lengths[b] ? lengths[a] > lengths[b] : a < b;
   });

@@ -1,7 +1,7 @@
 #pragma once
 
-/// Division of a global batch over ranks and micro-batches. The set of samples does not depend on
-/// the world size (ARCHITECTURE.md "Determinism").
+/// Divides a global batch, whose samples do not depend on the world size (ARCHITECTURE.md
+/// "Determinism").
 
 #include <cstddef>
 #include <cstdint>
@@ -10,8 +10,7 @@
 
 namespace jforge {
 
-/// Lists of ascending sample numbers. Keeps its memory: dividing batches of the same size again
-/// allocates nothing.
+/// Lists of ascending sample numbers. Reuses its memory from batch to batch.
 class BatchDivision {
  public:
   [[nodiscard]] std::span<const std::vector<std::size_t>> lists() const noexcept {
@@ -19,13 +18,12 @@ class BatchDivision {
   }
 
   /// Divides samples 0 … lengths.size() − 1 over `ranks`, longest first, each to the rank with the
-  /// fewest tokens (ties: lowest index, lowest rank). One list per rank; each is non-empty if there
-  /// are at least as many samples as ranks and lengths > 0.
+  /// fewest tokens (ties: lowest index, lowest rank). One list per rank, non-empty if samples
+  /// suffice and lengths > 0.
   void assign_to_ranks(std::span<const std::int64_t> lengths, int ranks);
 
-  /// Cuts the samples `members` (ascending indices into `lengths`) into micro-batches of at most
-  /// `tokens_limit` tokens by first-fit decreasing; a longer sample is alone. One list per
-  /// micro-batch.
+  /// Cuts `members` (ascending indices into `lengths`) into micro-batches of at most `tokens_limit`
+  /// tokens by first-fit decreasing, one list each; a longer sample is alone.
   void cut_micro_batches(std::span<const std::size_t> members,
                          std::span<const std::int64_t> lengths, std::int64_t tokens_limit);
 
@@ -37,7 +35,7 @@ class BatchDivision {
 
   std::vector<std::vector<std::size_t>> lists_;  ///< The first count_ are in use.
   std::size_t count_ = 0;
-  std::vector<std::int64_t> load_;  ///< Tokens per list.
+  std::vector<std::int64_t> load_;
   std::vector<std::size_t> order_;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Detects collapse of a model's text into repetition from a few greedy answers.
+/// Detects repetition in a few greedy answers.
 
 #include <cstdint>
 #include <span>
@@ -10,29 +10,28 @@
 namespace jforge {
 
 enum class CollapseAction : std::uint8_t {
-  warn,  ///< Log a warning.
-  stop,  ///< End the run on all ranks (exit 5); that step is not saved.
+  warn,
+  stop,  ///< End the run on all ranks (exit 5) without saving that step.
 };
 
 struct CollapseConfig {
-  std::int64_t check_every = 0;  ///< 0: never.
-  std::int64_t prompts = 8;      ///< Evenly spaced over the run's prompts; the same in every check.
+  std::int64_t check_every = 0;       ///< 0: never.
+  std::int64_t prompts = 8;           ///< Evenly spaced over the run's; the same in every check.
   std::int64_t max_new_tokens = 128;  ///< Per answer.
-  double threshold = 0.5;             ///< Collapsed: mean seq-rep-4 above this.
+  double threshold = 0.5;             ///< Mean seq-rep-4 of collapsed answers is above.
   CollapseAction action = CollapseAction::warn;
 
-  /// Throws ConfigError naming the key ("train.collapse_check_every …").
+  /// Throws ConfigError naming the key.
   void validate() const;
   [[nodiscard]] bool due(std::int64_t step) const {
     return check_every > 0 && step % check_every == 0;
   }
 };
 
-/// n of the counted n-grams.
 inline constexpr std::size_t kRepetitionLength = 4;
 
 /// seq-rep-n (Welleck et al., "Neural Text Generation With Unlikelihood Training", ICLR 2020): 1 −
-/// distinct n-grams / n-grams. 0 below n + 1 tokens; near 1 in a loop.
+/// distinct n-grams / n-grams; 0 below n + 1 tokens.
 [[nodiscard]] double sequence_repetition(std::span<const TokenId> tokens,
                                          std::size_t n = kRepetitionLength);
 

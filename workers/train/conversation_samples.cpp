@@ -33,17 +33,17 @@ std::string text_of(const Json& record, const std::string& field, const std::str
   return record[field].get<std::string>();
 }
 
-/// Returns the last line of a text, for messages.
+/// Last line of a text, for messages.
 std::string shown_end(const std::string& text) {
   const std::size_t begin = text.find_last_of('\n', text.find_last_not_of('\n')) + 1;
   return Json(text.substr(std::min(begin, text.size())))
       .dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// Returns the generation prompt that the conversation `whole` continues. An answer with thoughts
-/// continues the thinking prompt; without thinking, Qwen3's prompt ends with empty thoughts.
-/// Rejects other answers: after such a prompt (DeepSeek-R1's opens thoughts) the model would never
-/// be asked to continue as in the sample.
+/// Returns the generation prompt that `whole` continues. An answer with thoughts continues the
+/// thinking prompt, because without thinking Qwen3's prompt ends with empty thoughts. Rejects
+/// others: after such a prompt (DeepSeek-R1's opens thoughts) the model would never be asked to
+/// continue as in the sample.
 std::string continued_prompt(std::span<const ChatMessage> question, const std::string& whole,
                              const ChatTemplate& chat, const std::string& place) {
   std::string prompt = chat.render(question, true);

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Question–answer pairs as sequences for autoregressive training, one templated conversation each.
+/// Question–answer pairs as templated conversations for autoregressive training.
 
 #include <cstdint>
 #include <string>
@@ -17,23 +17,22 @@ struct ConversationFiles {
   std::vector<std::string> files;  ///< As in RecordStream.
   std::string question_field;
   std::string answer_field;
-  std::int64_t longest = 0;           ///< Maximum tokens; longer sequences are dropped.
+  std::int64_t longest = 0;           ///< In tokens; longer sequences are dropped.
   std::string longest_key;            ///< Its configuration key.
   std::vector<TokenId> eos_ids = {};  ///< An answer ends after its first one.
-  bool whole_end = false;             ///< Keep everything that the template writes after it.
-  bool train_prompt = false;          ///< Train on the whole sequence, not only the answer.
+  bool whole_end = false;             ///< Keep all that the template writes after it.
+  bool train_prompt = false;          ///< Train on the prompt too.
 };
 
-/// Returns templated, tokenized pairs in the files' order; logs how many were dropped as too long.
-/// Throws DataError naming file and line of a record without the fields or with an empty answer, or
-/// if no sample is left. Throws ConfigError naming file and line if the chat template does not
-/// continue its own generation prompt (with or without thinking) or ends an answer with none of
-/// `eos_ids`.
+/// Returns tokenized pairs in the files' order; logs how many were too long. Throws DataError with
+/// file and line for a record without the fields or with an empty answer, and if no sample is left.
+/// Throws ConfigError with file and line if the chat template does not continue its own generation
+/// prompt (with or without thinking) or ends an answer with none of `eos_ids`.
 [[nodiscard]] std::vector<CausalSample> read_conversations(const ConversationFiles& files,
                                                            const BytePairTokenizer& tokenizer,
                                                            const ChatTemplate& chat);
 
-/// Samples in memory in the sample order's endless stream, limited to `steps` batches.
+/// Endless stream of in-memory samples, cut after `steps` batches.
 class ConversationSamples final : public SampleSource {
  public:
   /// Requires: `order.num_samples` is the number of samples.

@@ -25,16 +25,13 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Samples [first, end) of the order.
 struct BatchRange {
   std::int64_t first;
   std::int64_t end;
   [[nodiscard]] std::int64_t size() const { return end - first; }
 };
 
-/// Backward passes in measure_terms().
 constexpr int kMeasuredPasses = 2;
-/// Sums per vocabulary loss.
 constexpr int kLossSums = 2;
 
 /// Fault "nan@train": makes one gradient NaN.
@@ -105,7 +102,7 @@ TrainOutcome DistillationTrainer::run(SampleSource& source, const TrainPlan& pla
     const std::uint64_t payload_before = collectives_->bytes().total();
     LocalWork work;
     const auto forward_and_backward = [&] { work = accumulate(source, step, hooks); };
-    // std::cref: a std::function that held the lambda itself would allocate.
+    // A std::function that held the lambda itself would allocate.
     bool stop = agree(context_.comm, stop_here(), std::cref(forward_and_backward));
 
     StepMetrics metrics;
@@ -214,8 +211,8 @@ void DistillationTrainer::give_up_step(const FailureText& failure) {
   try {
     store_.abandon();
   } catch (...) {
-    // For example after a sticky device error, or before the step's script is known: the other
-    // ranks wait in collectives that this rank cannot join.
+    // After a sticky device error, or before the step's script is known, this rank cannot join the
+    // collectives in which the others wait.
     Error error(failure.code, failure.message);
     error.set_cut_off();
     throw error;
@@ -307,7 +304,7 @@ DistillationTrainer::LocalWork DistillationTrainer::train_batch(SampleSource& so
   }
   const Event end = context_.kernels.queue().record();
   const double waited_in_passes = collectives_->waited_seconds() - waited;
-  // Enqueues all reads from the device before the only wait for it.
+  // Enqueues all device reads before the only wait.
   results_.fetch();
   optimizer_.fetch();
   store_.wait(end);
@@ -423,8 +420,7 @@ void DistillationTrainer::build_batch(SampleSource& source, std::int64_t first,
     TrainingSample sample = source.sample(first + static_cast<std::int64_t>(member));
     if (auto* packed = std::get_if<PackedSample>(&sample)) {
       if (config_.consistency_weight == 0) {
-        // Clean rows never see noisy ones (invariant I10), so the SFT control's loss is the same
-        // without them.
+        // Clean rows never see noisy ones (invariant I10), so the SFT control does not need them.
         packed->noisy.clear();
       }
       distilled_.push_back(std::move(*packed));
@@ -475,7 +471,7 @@ bool DistillationTrainer::gather_metrics(const LocalWork& work, double step_seco
   std::vector<double>& all = gathered_;
   all.resize(ranks * num_fields);
   all_gather<double>(context_.comm, own, all);
-  // Summed in rank order on every rank, so metrics are reproducible and equal everywhere.
+  // Summed in rank order, so metrics are reproducible and equal everywhere.
   const auto sum = [&](Field field) {
     double total = 0;
     for (std::size_t rank = 0; rank < ranks; ++rank) {

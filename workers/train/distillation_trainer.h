@@ -1,7 +1,6 @@
 #pragma once
 
-/// Training loop of distillation (METHOD.md §4) and autoregressive training. A step: samples,
-/// forward and backward over micro-batches, agreement, optimizer update, report, checkpoint.
+/// Training loop of distillation (METHOD.md §4) and autoregressive training; start with run().
 
 #include <cstdint>
 #include <exception>
@@ -41,14 +40,14 @@ struct CausalSample {
 
 using TrainingSample = std::variant<PackedSample, CausalSample>;
 
-/// Samples of a round in training order, the same on every rank and after every restart.
+/// Samples in training order, the same on every rank and after every restart.
 class SampleSource {
  public:
   virtual ~SampleSource() = default;
-  /// Samples in the order, over all epochs.
+  /// Over all epochs.
   [[nodiscard]] virtual std::int64_t size() const = 0;
-  /// Maximum rows of the packed sample; > 0, cheap, equal on every rank, because it determines the
-  /// division over ranks. Called only before the first step, where an exception stops all ranks.
+  /// Maximum packed rows; > 0, cheap, equal on every rank, because it determines the division over
+  /// ranks. Called before the first step only.
   [[nodiscard]] virtual std::int64_t length(std::int64_t index) const = 0;
   /// Called only on the rank that trains the sample; may throw DataError.
   [[nodiscard]] virtual TrainingSample sample(std::int64_t index) = 0;
@@ -58,24 +57,23 @@ struct TrainPlan {
   std::int64_t total_steps = 0;       ///< Step s uses samples [(s−1)·B, s·B) of the order.
   std::int64_t steps_done = 0;        ///< Resume after this step.
   std::int64_t checkpoint_every = 0;  ///< 0: only at the end and on a stop.
-  PeakFlops peak = {};                ///< Reference of MFU.
-  TrainerState state = {};            ///< State after steps_done (state()).
+  PeakFlops peak = {};                ///< For MFU.
+  TrainerState state = {};            ///< After steps_done (state()).
 };
 
 /// Empty functions are skipped.
 struct TrainHooks {
-  /// Called on every rank after every step; not collective. An exception stops all ranks at the
+  /// Called on every rank after every step, not collectively. An exception stops all ranks at the
   /// next agreement.
   std::function<void(const StepMetrics&)> on_step;
-  /// Collective, after every update and before on_step; may add to the metrics. True ends the round
-  /// with this step.
+  /// Collective, between update and on_step; may add metrics. True ends the round with this step.
   std::function<bool(StepMetrics&)> probe;
-  /// Collective, after every step: commits a finished checkpoint (CheckpointWriter::poll).
+  /// Collective, after every step: commits a finished checkpoint.
   std::function<void()> at_boundary;
-  /// Collective: saves the state after `step` steps; never twice for one step. Called every
-  /// checkpoint_every steps, after the last step and on a stop. The caller finishes the writer.
+  /// Collective: saves the state after `step`, every checkpoint_every steps, at the end and on a
+  /// stop, once per step. The caller finishes the writer.
   std::function<void(std::int64_t step)> save;
-  /// Whether this rank must stop. Default: jforge::stop_requested.
+  /// Default: jforge::stop_requested.
   std::function<bool()> stop_requested;
   /// Gets progress at every micro-batch and step.
   PhaseClock* clock = nullptr;
@@ -95,29 +93,29 @@ struct TrainContext {
 /// One object per rank and round; all ranks act together.
 class DistillationTrainer {
  public:
-  /// Collective. `weights`: flat float32 [flat_size] on the host at the round's start, also if a
+  /// Collective. `weights`: flat float32 [flat_size] on the host as at the round's start, even if a
   /// checkpoint is resumed afterwards; a frozen teacher is copied from it. Unless
   /// keeps_own_weights() it is updated in place and must outlive the trainer. Throws ConfigError.
   DistillationTrainer(const TrainContext& context, TensorView weights, const TrainConfig& config);
 
   [[nodiscard]] ShardedAdamW& optimizer() noexcept { return optimizer_; }
   [[nodiscard]] ParameterStore& store() noexcept { return store_; }
-  /// Whether `weights` was copied and may be freed: for sharded or rounded weights and on a device.
+  /// Whether `weights` was copied and may be freed.
   [[nodiscard]] bool keeps_own_weights() const noexcept {
     return store_.sharding().copies_weights(context_.kernels.device());
   }
 
-  /// Collective. Runs steps steps_done + 1 … total_steps. If any rank is asked to stop, finishes
+  /// Collective. Runs steps steps_done + 1 … total_steps. On a stop request of any rank, finishes
   /// and saves the current step and returns. An error on one rank is thrown on all, naming it.
   /// Throws ConfigError before the first step if a sample exceeds tokens_per_rank, a batch has
   /// fewer samples than ranks (unless allow_idle_ranks) or the order is too short; NumericalError
-  /// if too many consecutive updates were skipped (spike_guard.h).
+  /// after too many consecutive spikes (spike_guard.h).
   [[nodiscard]] TrainOutcome run(SampleSource& source, const TrainPlan& plan,
                                  const TrainHooks& hooks);
-  /// Whether run() has thrown because weights or moments differ from those that the last update
-  /// left; it is unknown since when they are wrong. Equal on all ranks.
+  /// Whether run() has thrown because weights or moments differ from those of the last update;
+  /// since when is unknown. Equal on all ranks.
   [[nodiscard]] bool state_in_question() const noexcept { return optimizer_.state_in_question(); }
-  /// State for a checkpoint, without the probe's part.
+  /// For checkpoints; without the probe's part.
   [[nodiscard]] TrainerState state() const {
     return {.spike_guard = spike_guard_.state(), .early_stop = {}};
   }
@@ -128,7 +126,6 @@ class DistillationTrainer {
     double consistency = -1;
     double autoregressive = -1;
   };
-  /// This rank's share of a step.
   struct LocalWork {
     VocabularyLossSums losses;
     double tokens = 0;
@@ -142,40 +139,38 @@ class DistillationTrainer {
     TermNorms norms;
   };
 
-  /// Sets planned_lengths_.
   void check_plan(const SampleSource& source, const TrainPlan& plan);
   [[nodiscard]] LocalWork accumulate(SampleSource& source, std::int64_t step,
                                      const TrainHooks& hooks);
-  /// Equal on every rank. A rank with fewer micro-batches starts with empty ones, so that its
-  /// gradients are reduced during its last one.
+  /// Equal on every rank. Ranks with fewer micro-batches start with empty ones, so that gradients
+  /// are reduced during the last one.
   struct Passes {
     std::int64_t count = 1;
     std::int64_t first_of_rank_0 = 0;  ///< First non-empty one of rank 0; `count` if it has none.
   };
-  /// Joins a failed step's remaining collectives, for which the other ranks wait.
+  /// Joins a failed step's remaining collectives, for which other ranks wait.
   void give_up_step(const FailureText& failure);
-  /// Divides the batch over ranks and this rank's part into micro-batches.
+  /// Divides the batch over ranks and micro-batches.
   [[nodiscard]] Passes divide_batch();
   [[nodiscard]] LocalWork train_batch(SampleSource& source, std::int64_t step, std::int64_t first,
                                       const Passes& passes, const TrainHooks& hooks);
-  /// Writes the squared gradient norms of both loss terms of batch_ after the losses in results_.
-  /// Requires its forward. False if the batch trains only one term.
+  /// Writes the squared gradient norms of both loss terms of batch_, after its forward, behind the
+  /// losses in results_. False if the batch trains only one term.
   [[nodiscard]] bool measure_terms(const Passes& passes, const TeacherForward& teacher);
-  /// Requires: the device is synchronized. Throws NumericalError if a loss is not finite.
-  /// `measured_share`: share of the batch's samples that was measured.
+  /// Requires a synchronized device. Throws NumericalError if a loss is not finite.
+  /// `measured_share`: measured share of the batch's samples.
   void read_results(std::int64_t step, double measured_share, LocalWork& work);
-  /// Whether any rank measures gradient norms in this step.
+  /// On any rank.
   [[nodiscard]] bool norms_due(std::int64_t step) const;
-  /// Appends to batch_.
   void build_batch(SampleSource& source, std::int64_t first,
                    const std::vector<std::size_t>& members, float sample_weight);
-  /// Runs the frozen teacher on batch_; empty for a detached one.
+  /// The frozen teacher's forward for batch_; empty if detached.
   [[nodiscard]] TeacherForward teach();
-  /// Collective. Makes the step's update or, for a spike, skips it.
+  /// Collective. Updates, or skips the update of a spike.
   void update(LocalWork& work, StepMetrics& metrics);
-  /// Collective. Loss over all ranks.
+  /// Collective. Over all ranks.
   [[nodiscard]] double weighted_loss(const VocabularyLossSums& own);
-  /// Collective. Sums over ranks. True if any rank was asked to stop during the step.
+  /// Collective. True if any rank was asked to stop during the step.
   [[nodiscard]] bool gather_metrics(const LocalWork& work, double step_seconds, bool stop,
                                     PeakFlops& peak, StepMetrics& metrics);
 
@@ -186,16 +181,16 @@ class DistillationTrainer {
   ParameterStore store_;
   ShardedAdamW optimizer_;
   TrainingTransformer transformer_;
-  std::optional<TrainingTransformer> teacher_;  ///< Only if frozen.
+  std::optional<TrainingTransformer> teacher_;
   SpikeGuard spike_guard_;
   ResultSums results_;  ///< Per step: two losses per pass, two squared norms, two unused.
   std::exception_ptr hook_failure_;
 
   // Reused, so that a warm step allocates nothing but the source's samples.
-  /// Lengths of the samples of run()'s plan, starting with first_planned_.
+  /// Of run()'s plan, starting with first_planned_.
   std::vector<std::int64_t> planned_lengths_;
   std::int64_t first_planned_ = 0;
-  std::vector<std::int64_t> lengths_;  ///< Of the step's samples.
+  std::vector<std::int64_t> lengths_;  ///< Of the step.
   BatchDivision over_ranks_;
   BatchDivision micro_batches_;
   BatchDivision other_micro_batches_;

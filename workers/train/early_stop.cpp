@@ -10,7 +10,7 @@ namespace jforge {
 
 namespace {
 
-/// Replaces `best` by `value` if it exceeds `limit` or is the first.
+/// Sets `best` to `value` if it is the first or exceeds `limit`.
 bool gains(std::optional<double>& best, std::optional<double> value, double limit) {
   if (!value || (best && !(*value > limit))) {
     return false;

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Ends a round when the model stops improving on held-out problems.
+/// Ends a round when held-out problems stop improving.
 
 #include <cstdint>
 #include <filesystem>
@@ -11,32 +11,32 @@
 namespace jforge {
 
 enum class EarlyStopMeasure : std::uint8_t {
-  either,    ///< Tokens per forward or accuracy.
+  either,
   tpf,       ///< Tokens per forward of Jacobi decoding (METHOD.md, I24).
-  accuracy,  ///< Share of problems answered right.
+  accuracy,  ///< Share of right answers.
 };
 
 struct EarlyStopConfig {
-  std::int64_t every = 0;                           ///< Steps between checks; 0 = never.
+  std::int64_t every = 0;                           ///< 0: never.
   std::string task = {};                            ///< As in evaluate.tasks.
   std::filesystem::path data = {};                  ///< Held-out problems; empty: evaluate.data.
-  std::int64_t problems = 32;                       ///< The first ones of the task.
+  std::int64_t problems = 32;                       ///< The first ones.
   std::optional<std::int64_t> max_new_tokens = {};  ///< Default: the task's.
   EarlyStopMeasure measure = EarlyStopMeasure::either;
-  std::int64_t patience = 3;  ///< Consecutive checks without a gain that end the round.
-  double min_gain = 0.01;     ///< Relative for tokens per forward, absolute for accuracy.
+  std::int64_t patience = 3;  ///< Consecutive checks without a gain.
+  double min_gain = 0.01;     ///< Relative for tpf, absolute for accuracy.
 
-  /// Throws ConfigError naming the key ("train.early_stop_every …").
+  /// Throws ConfigError naming the key.
   void validate() const;
   [[nodiscard]] bool due(std::int64_t step) const { return every > 0 && step % every == 0; }
 };
 
-/// Part of checkpoints, so that a resumed run decides the same.
+/// Part of checkpoints.
 struct EarlyStopState {
   std::optional<double> best_tpf = {};
   std::optional<double> best_accuracy = {};
-  std::int64_t without_gain = 0;  ///< Consecutive checks.
-  /// Hash of the checks' problems; empty in checkpoints of earlier versions.
+  std::int64_t without_gain = 0;
+  /// Hash of the checks' problems; empty in old checkpoints.
   std::string problems = {};
 
   bool operator==(const EarlyStopState&) const = default;
@@ -49,12 +49,10 @@ class EarlyStop {
     state_.problems = std::move(problems);
   }
 
-  /// Adds a check; the first is a gain. Ignores figures outside the measure. True if the round
-  /// ends.
+  /// Adds a check; the first is a gain. Ignores figures outside the measure. True ends the round.
   [[nodiscard]] bool add(std::optional<double> tpf, std::optional<double> accuracy);
   [[nodiscard]] const EarlyStopState& state() const noexcept { return state_; }
-  /// Restores a checkpoint's state. Returns false, and restores nothing, if it was measured on
-  /// other problems, because such figures are not comparable.
+  /// Returns false, restoring nothing, if the state was measured on other problems.
   [[nodiscard]] bool restore(const EarlyStopState& state);
 
  private:

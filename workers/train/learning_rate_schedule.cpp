@@ -7,7 +7,7 @@
 namespace jforge {
 
 std::int64_t LearningRateSchedule::warmup_steps() const {
-  // The tolerance keeps 0.03 · 100 from becoming four steps by rounding.
+  // Tolerance: 0.03 · 100 must not become four steps by rounding.
   const double exact = warmup_ratio * static_cast<double>(total_steps);
   return std::clamp<std::int64_t>(static_cast<std::int64_t>(std::ceil(exact - 1e-9)), 0,
                                   total_steps);
@@ -18,7 +18,7 @@ double LearningRateSchedule::at(std::int64_t step) const {
   if (step <= warmup) {
     return peak * static_cast<double>(step) / static_cast<double>(warmup);
   }
-  // Progress is 1 / (decay steps + 1) at the first step after warm-up, so no step has rate zero.
+  // 1 / (decay steps + 1) at the first step after warm-up: no step has rate zero.
   const double progress = std::min(
       1.0, static_cast<double>(step - warmup) / static_cast<double>(total_steps - warmup + 1));
   const double cosine =

@@ -165,7 +165,7 @@ void LentWeights::hash_replicas(const TensorView& sums) const {
 
 void LentWeights::hash_own(const TensorView& sum) const {
   for (const ShardGroup& range : shard_) {
-    // On a device, an in-place gather may still write this rank's block.
+    // An in-place gather may still write this rank's block on a device.
     if (home_.device() != Device::cpu && !sharding_.shards_weights()) {
       work_[place_of(range.group)].before(home_.queue());
     }

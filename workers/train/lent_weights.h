@@ -1,7 +1,7 @@
 #pragma once
 
-/// Compute weights, lent to kernels by group: kept whole, or at stage 3 as a shard whose groups are
-/// gathered into slots (sharding.h); if offloaded, with copies on the kernels' device.
+/// Compute weights lent to kernels by group: kept whole, or at stage 3 as a shard whose groups are
+/// gathered into slots (sharding.h); with copies on the kernels' device if offloaded.
 
 #include <cstdint>
 #include <memory>
@@ -15,14 +15,14 @@
 
 namespace jforge {
 
-/// Elements that a rank keeps: the flat vector, or at stage 3 its shard vector.
+/// Elements of the flat vector, or at stage 3 of a rank's shard vector.
 [[nodiscard]] std::int64_t kept_size(const ParameterTable& table, const Sharding& sharding);
 
-/// Memory where `home` computes; page-locked on a host from which `kernels` copy.
+/// Memory for `home`; page-locked on a host from which `kernels` copy.
 [[nodiscard]] Buffer buffer_at_home(std::size_t bytes, MemoryAccount& account,
                                     const KernelSet& kernels, const KernelSet& home, MemoryUse use);
 
-/// Waits for each even if others throw, before a destructor frees their memory.
+/// For destructors: waits for each, even if others throw, before their memory is freed.
 template <class Waits>
 void wait_for_ends(const Waits& all) noexcept {
   for (const auto& each : all) {
@@ -33,12 +33,11 @@ void wait_for_ends(const Waits& all) noexcept {
   }
 }
 
-/// One object per rank. The caller (ParameterStore) makes all ranks gather in the same order. Not
-/// thread-safe.
+/// One object per rank. The caller makes all ranks gather in the same order. Not thread-safe.
 class LentWeights {
  public:
-  /// `kept`: compute type [kept_size], at `home`, where the collectives' tensors lie; must outlive
-  /// the object. `use`: of copies for `kernels`, if offloaded.
+  /// `kept`: compute type [kept_size], at `home`, as the collectives' tensors; must outlive the
+  /// object. `use`: of copies for `kernels`, if offloaded.
   LentWeights(const ParameterTable& table, const Sharding& sharding, KernelSet& kernels,
               KernelSet& home, Collectives& collectives, MemoryAccount& account,
               const TensorView& kept, MemoryUse use);
@@ -48,19 +47,19 @@ class LentWeights {
   LentWeights& operator=(const LentWeights&) = delete;
 
   /// Collective at stage 3: starts to gather the group unless its slot holds it. If it throws, it
-  /// has not started and may be repeated. Fault place: train.gather, before anything that throws.
+  /// has not started and may be repeated. Fault place: train.gather.
   void gather(std::int32_t group);
-  /// The group as ParameterSource lends it; at stage 3 after gather().
+  /// As ParameterSource; at stage 3 after gather().
   [[nodiscard]] ConstTensorView lend(std::int32_t group);
 
   /// Marks slots and copies as stale.
   void changed();
-  /// Collective below stage 3, after own_block() was written on every rank: starts to send it.
+  /// Collective below stage 3: starts to send own_block(), written on every rank.
   void share(std::int32_t group);
   /// Waits until the kept weights may be read and written.
   void wait() const;
 
-  /// The whole group at home, kept or in its slot.
+  /// At home, kept or in its slot.
   [[nodiscard]] TensorView whole(std::int32_t group) const;
   /// This rank's block of the group, as kept.
   [[nodiscard]] TensorView own_block(std::int32_t group) const;
@@ -78,7 +77,7 @@ class LentWeights {
   void hash_blocks(std::int32_t group, const TensorView& sums) const;
   [[nodiscard]] std::size_t place_of(std::int32_t group) const;
   [[nodiscard]] bool offloaded() const { return kernels_.device() != home_.device(); }
-  /// Copies the group, overlapping with the kernels' work, if its copy is stale.
+  /// Copies the group, in parallel to kernels, if its copy is stale.
   [[nodiscard]] ConstTensorView bring(std::int32_t group);
 
   const ParameterTable& table_;
@@ -88,17 +87,17 @@ class LentWeights {
   Collectives& collectives_;
   std::vector<ShardGroup> shard_;
   TensorView kept_;
-  Buffer slots_;   ///< Stage 3.
-  Buffer copies_;  ///< Whole or slots, for the kernels if offloaded.
+  Buffer slots_;
+  Buffer copies_;  ///< Whole or slots, if offloaded.
   GroupSlots resident_;
   std::vector<std::int64_t> slot_begins_;
-  std::vector<Work> work_;          ///< By group, at stage 3 by slot: end of gathers.
-  std::vector<bool> copy_stale_;    ///< By group or slot.
-  std::unique_ptr<Queue> copying_;  ///< If offloaded.
-  std::vector<Event> copied_;       ///< End of copies.
-  std::vector<Event> unread_;       ///< End of the last read of a copy.
-  TensorView watched_sums_;         ///< By owner; empty: nothing is watched.
-  std::vector<bool> watched_;       ///< By group.
+  std::vector<Work> work_;        ///< End of gathers, by group or (stage 3) slot.
+  std::vector<bool> copy_stale_;  ///< By group or slot.
+  std::unique_ptr<Queue> copying_;
+  std::vector<Event> copied_;  ///< End of copies.
+  std::vector<Event> unread_;  ///< End of the last read of a copy.
+  TensorView watched_sums_;    ///< By owner; empty: nothing is watched.
+  std::vector<bool> watched_;  ///< By group.
 };
 
 }  // namespace jforge

@@ -95,7 +95,7 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
   if (counts_only) {
     return;
   }
-  // Allocates now: within a step, other ranks would wait for a rank that runs out of memory.
+  // Now, because within a step others would wait for a rank that runs out of memory.
   tensor_squares_.reset(static_cast<std::int64_t>(table.entries().size()));
   if (sharding_.separate_masters()) {
     for (const ShardGroup& range : owned_) {
@@ -260,8 +260,7 @@ ConstTensorView ParameterStore::acquire_of_teacher(std::int32_t group) {
 }
 
 void ParameterStore::release(std::int32_t /*group*/) {
-  // A layer's slot is refilled by the next layer's acquire(), after this loan; embedding and head
-  // have their own slots.
+  // The next layer's acquire() refills the slot; embedding and head have their own.
 }
 
 void ParameterStore::gather(const ScriptedUse& scripted) {
@@ -279,7 +278,7 @@ void ParameterStore::gather(const ScriptedUse& scripted) {
 
 TensorView ParameterStore::open(std::int32_t group) {
   if (sharding_.shards_gradients()) {
-    // If offloaded, waits for the reduction, and so for the copy that it reads.
+    // If offloaded, waits for the reduction and so for the copy it reads.
     fold(slots_.slot_of(group));
   }
   return compute_gradient(group);
@@ -315,8 +314,8 @@ void ParameterStore::measure(std::int32_t group) {
   }
 }
 
-/// Before the reduction, so that a sum that is not finite names the tensor. The last tensor's
-/// includes padding.
+/// Before the reduction: a sum that is not finite names the tensor. The last one's includes
+/// padding.
 void ParameterStore::sum_squares_of_tensors(std::int32_t group) {
   const TensorView gradient = compute_gradient(group);
   const std::int64_t offset = group_of(group).offset;
@@ -351,7 +350,7 @@ void ParameterStore::reduce(std::int32_t group) {
     folds_[place] = group;
   }
   if (offloaded() && collectives_.size() == 1) {
-    // The gradient on its way home is the sum; collectives of one rank would block here.
+    // The copied gradient is the sum; one rank's collectives would block here.
     gradients_work_[place] = Work(copied_[place]);
     return;
   }
@@ -487,7 +486,7 @@ void ParameterStore::load(std::span<const float> shard) {
 void ParameterStore::gather_blocks(const ConstTensorView& block, const TensorView& whole) {
   const TensorView own = block_of(whole, collectives_.rank(), collectives_.size());
   {
-    // From pageable memory, the copy may wait for the previous gather.
+    // From pageable memory, waits for the previous gather.
     const auto waiting = as_waiting();
     home_.queue().copy(block, own);
   }

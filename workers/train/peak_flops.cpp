@@ -52,7 +52,7 @@ BestCall time_product(KernelSet& kernels, MemoryAccount& account, DType operands
     copy_tensor(y.floats(shape).rows(0, 1).reshaped({size}).rows(0, 1), TensorView(&first, {1}));
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
-  // Warm-up: a device's first call loads kernels and raises the clock.
+  // The first call loads kernels and raises the clock.
   static_cast<void>(call());
   double fastest = std::numeric_limits<double>::infinity();
   double spent = 0;
@@ -66,7 +66,7 @@ BestCall time_product(KernelSet& kernels, MemoryAccount& account, DType operands
 
 constexpr int kVersion = 1;
 
-/// Everything that a rank's speed depends on.
+/// All that affects a rank's speed.
 std::string kind_of_rank(const KernelSet& kernels, const Communicator& comm, DType operands) {
   const int ranks = ranks_on_host(comm);
   const std::string place =
@@ -142,7 +142,7 @@ PeakFlops::PeakFlops(KernelSet& kernels, const Communicator& comm, DType operand
   const auto found = known.find(kind);
   std::array<std::int64_t, 1> missing = {found == known.end() ? 1 : 0};
   all_reduce_sum<std::int64_t>(comm, missing);
-  // All measure if one rank's kind is unknown, because a peak assumes busy neighbours.
+  // All measure if one kind is unknown, because a peak assumes busy neighbours.
   double own = found == known.end() ? 0 : found->second;
   if (missing[0] != 0) {
     own = std::max(own, measure_peak_flops(kernels, comm, operands));

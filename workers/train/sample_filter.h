@@ -1,7 +1,7 @@
 #pragma once
 
-/// Cleaning: which trajectories a round trains on. Verdicts depend only on trajectory and settings,
-/// so stores stay raw, ranks agree, and new settings need no new generation.
+/// Cleaning of training trajectories. Verdicts depend only on trajectory and settings, so stores
+/// stay raw, ranks agree, and new settings need no new generation.
 
 #include <array>
 #include <cstdint>
@@ -16,27 +16,25 @@
 
 namespace jforge {
 
-/// Default: no filter.
 struct SampleFilterConfig {
-  /// Maximum seq-rep-4 (collapse.h) of an answer; 1: no limit.
+  /// Maximum seq-rep-4 (collapse.h); 1: no limit.
   double max_repetition = 1;
-  /// Maximum occurrences of one sentence or line in an answer; 0: no limit.
+  /// Maximum occurrences of a sentence or line; 0: no limit.
   std::int64_t max_sentence_repeats = 0;
-  std::int64_t min_tokens = 0;             ///< Of the answer, without eos.
-  std::optional<std::int64_t> max_tokens;  ///< As min_tokens.
+  std::int64_t min_tokens = 0;             ///< Without eos.
+  std::optional<std::int64_t> max_tokens;  ///< Without eos.
   bool require_eos = false;                ///< Drop answers that ended by length.
-  /// Drop answers that this task's check rejects given the prompt's reference answer, and those
-  /// without a reference.
+  /// Drop answers that this task's check rejects given the prompt's reference answer, or without
+  /// one.
   std::optional<std::string> task;
 
   [[nodiscard]] bool active() const;
-  /// Whether a rule needs the answer's text.
   [[nodiscard]] bool reads_text() const { return max_sentence_repeats > 0 || task; }
-  /// Throws ConfigError naming the key ("train.filter_repetition …").
+  /// Throws ConfigError naming the key.
   void validate() const;
 };
 
-/// The first reason that applies, in this order.
+/// First reason that applies, in this order.
 enum class FilterVerdict : std::uint8_t {
   kept,
   unfinished,
@@ -48,25 +46,25 @@ enum class FilterVerdict : std::uint8_t {
   wrong
 };
 inline constexpr std::size_t kFilterVerdicts = 8;
-/// Name in reports: "kept", "no end of sequence", ….
+/// "kept", "no end of sequence", ….
 [[nodiscard]] std::string_view to_string(FilterVerdict verdict);
 
-/// Trajectories by FilterVerdict.
+/// By FilterVerdict.
 using FilterCounts = std::array<std::int64_t, kFilterVerdicts>;
 
-/// Occurrences of the most frequent sentence; 0 if there is none. Sentences end at a line end or at
-/// '.', '!' or '?' before a space; surrounding whitespace is ignored, and so are sentences below 16
-/// bytes ("}", "return x", "Yes.").
+/// Occurrences of the most frequent sentence; 0 if none. Sentences end at a line end or at '.', '!'
+/// or '?' before a space. Ignores surrounding whitespace, and sentences below 16 bytes ("}",
+/// "return x", "Yes.").
 [[nodiscard]] std::int64_t most_repeated_sentence(std::string_view text);
 
-/// Null if no active rule needs it.
+/// Null if no rule needs it.
 struct FilterMeans {
   const BytePairTokenizer* tokenizer = nullptr;  ///< For sentences and the task.
   const Task* task = nullptr;                    ///< SampleFilterConfig::task.
-  const PromptStore* prompts = nullptr;          ///< Source of reference answers, for the task.
+  const PromptStore* prompts = nullptr;          ///< With reference answers, for the task.
 };
 
-/// Judges the answer before its eos. Throws DataError if the prompt store cannot be read.
+/// Judges the answer before its eos. Throws DataError if the prompt store is unreadable.
 [[nodiscard]] FilterVerdict judge(const SampleFilterConfig& config, const Trajectory& trajectory,
                                   const FilterMeans& means);
 

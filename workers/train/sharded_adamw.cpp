@@ -112,11 +112,11 @@ ShardedAdamW::StepReport ShardedAdamW::finish_gradients() {
 
 void ShardedAdamW::update(double learning_rate, const StepReport& report) {
   const auto apply_here = [&] { apply(learning_rate, report.clip_scale); };
-  // std::cref: a std::function that held the lambda itself would allocate.
+  // A std::function that held the lambda itself would allocate.
   state_in_question_ = true;
   together(comm_, std::cref(apply_here));
   state_in_question_ = false;
-  // Before they are gathered in place, which the next step does not wait for.
+  // Before the in-place gather, for which the next step does not wait.
   guard_.seal_weights(comm_, store_, updates_);
   store_.publish();
   store_.clear_gradients();
@@ -143,7 +143,7 @@ void ShardedAdamW::fetch_squares() {
   own_squares_.fetch();
 }
 
-/// Adds every rank's Σ x² in rank order, so that the bits do not depend on stage or rank.
+/// Adds every rank's Σ x² in rank order: the same bits at any stage and rank.
 double ShardedAdamW::gradient_squares() {
   const auto ranks = static_cast<std::size_t>(comm_.size());
   const std::span<const double> own = own_squares_.fetched();
@@ -200,7 +200,7 @@ void ShardedAdamW::hash_state(const TensorView& sums) const {
 void ShardedAdamW::load_weights(std::span<const float> shard, std::int64_t updates) {
   expect(updates >= 0, "a negative number of updates");
   store_.load(shard);
-  // If masters are the lent weights, an in-place gather may still write them.
+  // If masters are lent, an in-place gather may still write them.
   store_.wait_for_weights();
   updates_ = updates;
   guard_.loaded(store_, updates_, [this](const TensorView& sums) { hash_state(sums); });

@@ -1,7 +1,6 @@
 #pragma once
 
-/// AdamW (Loshchilov & Hutter 2019) on the masters and moments of a rank. An update: check
-/// gradients, clip, update (or skip), publish.
+/// AdamW (Loshchilov & Hutter 2019) on a rank's masters and moments: check, clip, update, publish.
 
 #include <cstdint>
 #include <span>
@@ -23,12 +22,12 @@ struct OptimizerConfig {
   float beta2 = 0.95F;
   float epsilon = 1e-8F;
   float weight_decay = 0;  ///< Decoupled; matrices only.
-  double clip_norm = 1.0;  ///< Maximum global gradient norm; 0: no clipping.
+  double clip_norm = 1.0;  ///< 0: no clipping.
   int zero_stage = 1;      ///< See sharding.h.
-  bool offload = false;    ///< Keep state in host memory if the kernels compute on a device.
+  bool offload = false;    ///< Keep state in host memory.
   GuardConfig guard = {};
 
-  /// Throws ConfigError naming the key ("train.clip_norm …").
+  /// Throws ConfigError naming the key.
   void validate() const;
 };
 
@@ -44,45 +43,42 @@ class ShardedAdamW {
   ShardedAdamW(const ParameterTable& table, const Communicator& comm, MemoryAccount& account,
                ParameterStore& store, const OptimizerConfig& config);
 
-  /// Whether finish_gradients() or update() has thrown while checking the state against the last
-  /// update. Equal on all ranks.
+  /// Whether finish_gradients() or update() has thrown while checking state. Equal on all ranks.
   [[nodiscard]] bool state_in_question() const noexcept { return state_in_question_; }
 
-  /// ParameterStore::StepShape::replica_hashes of the next step.
+  /// For the next step's ParameterStore::StepShape.
   [[nodiscard]] TensorView replica_hashes() { return guard_.replica_hashes(comm_, updates_); }
-  /// Call after a step's passes: enqueues everything that finish_gradients() reads. On a device the
-  /// host waits only for collectives that run on the host.
+  /// After a step's passes: enqueues the reads of finish_gradients(). On a device the host waits
+  /// only for collectives that run on the host.
   void fetch();
-  /// Collective; calls fetch() if that was not done. Waits for the gradients. Throws NumericalError
-  /// on every rank, naming the first bad one, if a gradient or the summed gradient is not finite or
-  /// a replica of weights differs from its owner's; no weight has changed then. update() or skip()
-  /// must follow.
+  /// Collective; includes fetch() if it was not called. Throws NumericalError on all ranks, naming
+  /// the first bad one, if a gradient or the summed gradient is not finite or a replica of weights
+  /// differs from its owner's; weights are unchanged then. update() or skip() must follow.
   [[nodiscard]] StepReport finish_gradients();
-  /// Collective. Applies the update. Throws NumericalError on every rank, naming the first bad one,
-  /// if a rank's state has changed since its last update. This may be found while updating, so the
-  /// state is worthless then.
+  /// Collective. Throws NumericalError on all ranks, naming the first bad one, if a rank's state
+  /// has changed since its last update. This is found while updating, so the state is worthless
+  /// then.
   void update(double learning_rate, const StepReport& report);
-  /// On all ranks: drops the gradients. Weights, moments and updates() do not change.
+  /// On all ranks: drops the gradients; nothing else changes.
   void skip() { store_.clear_gradients(); }
-  /// finish_gradients() and update().
   StepReport step(double learning_rate);
 
   [[nodiscard]] ParameterStore& store() const noexcept { return store_; }
-  /// Updates since initialisation: exponent of Adam's bias correction.
+  /// Exponent of Adam's bias correction.
   [[nodiscard]] std::int64_t updates() const noexcept { return updates_; }
   /// float32 [owned_size], at the store's home.
   [[nodiscard]] TensorView first_moment() const { return first_moment_.floats({size_}); }
   [[nodiscard]] TensorView second_moment() const { return second_moment_.floats({size_}); }
 
-  /// Collective. Loads a checkpoint's shard into `state`, first_moment() or second_moment().
-  /// `shard`: this rank's shard vector on the host; may alias `state`. Throws InternalError for a
-  /// wrong size, before the first collective.
+  /// Collective. Loads `shard`, this rank's shard vector on the host, into first_moment() or
+  /// second_moment(), which it may alias. Throws InternalError for a wrong size, before the first
+  /// collective.
   void load_moment(std::span<const float> shard, const TensorView& state) const;
-  /// Collective, after both moments. Loads the weights; `updates`: number of updates made.
+  /// Collective, after both moments. `updates`: number of updates made.
   void load_weights(std::span<const float> shard, std::int64_t updates);
 
  private:
-  /// Elements of an owned range with the same decay flag.
+  /// Elements of an owned range with one decay flag.
   struct Run {
     std::size_t owned;   ///< Index into ParameterStore::owned().
     std::int64_t begin;  ///< Within that range.

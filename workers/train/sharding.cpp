@@ -15,7 +15,7 @@ constexpr std::int32_t kNone = -1;
 constexpr std::size_t kEmbeddingSlot = 0;
 constexpr std::size_t kHeadSlot = 1;
 constexpr std::size_t kFirstLayerSlot = 2;
-/// One for the current layer, one for the next or the last.
+/// The current layer, and the next or last one.
 constexpr std::size_t kLayerSlots = 2;
 
 }  // namespace

@@ -1,8 +1,7 @@
 #pragma once
 
 /// ZeRO stages 0 to 3 (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion
-/// Parameter Models", SC 2020, section 5). The only place of these formulas: the parameter store
-/// allocates and moves accordingly, and --dry-run prints them.
+/// Parameter Models", SC 2020, section 5). The only place of these formulas, also for --dry-run.
 ///
 /// | stage | compute weights | gradients | masters and moments |
 /// | ----- | --------------- | --------- | ------------------- |
@@ -11,8 +10,8 @@
 /// | 2     | whole           | 1/N       | 1/N                 |
 /// | 3     | 1/N             | 1/N       | 1/N                 |
 ///
-/// Sharded tensors pass through buffers of whole groups: one each for embedding and head, two for
-/// the layers. float32 compute weights are their own masters. A frozen teacher is stored like the
+/// Sharded tensors pass through whole-group buffers: one each for embedding and head, two for
+/// layers. float32 compute weights are their own masters. A frozen teacher is stored like the
 /// compute weights, at stage 3 with its own buffers.
 
 #include <cstddef>
@@ -29,21 +28,20 @@ namespace jforge {
 struct Sharding {
   int stage = 1;  ///< 0 … 3
   DType compute = DType::float32;
-  bool teacher = false;  ///< Keep a frozen copy of the weights (lent_weights.h).
-  /// If the kernels compute on a device: keep everything in the table in host memory, with copies
-  /// on the device (device_copies()).
+  bool teacher = false;  ///< Keep a frozen copy of the weights.
+  /// Keep everything in the table in host memory, with copies on the kernels' device
+  /// (device_copies()).
   bool offload = false;
 
   [[nodiscard]] bool shards_state() const noexcept { return stage >= 1; }
   [[nodiscard]] bool shards_gradients() const noexcept { return stage >= 2; }
   [[nodiscard]] bool shards_weights() const noexcept { return stage >= 3; }
-  /// Whether masters are separate from the compute weights.
   [[nodiscard]] bool separate_masters() const noexcept {
     return shards_weights() || compute != DType::float32;
   }
-  /// Device of everything in the table, for kernels on `device`.
+  /// Where the table's memory lies, for kernels on `device`.
   [[nodiscard]] Device home(Device device) const noexcept { return offload ? Device::cpu : device; }
-  /// Whether training copies a model in host memory instead of updating it in place.
+  /// Whether a host model is copied instead of updated in place.
   [[nodiscard]] bool copies_weights(Device device) const noexcept {
     return separate_masters() || home(device) != Device::cpu;
   }
@@ -51,9 +49,8 @@ struct Sharding {
   void validate() const;
 };
 
-/// Ranges of every group whose optimizer state `rank` keeps, in group order; `shard_begin` is the
-/// position in the state vectors. At stage 0 these are whole groups in the layout of the flat
-/// vector.
+/// Ranges of every group whose optimizer state `rank` keeps, in group order; `shard_begin`:
+/// position in the state vectors. At stage 0 whole groups, laid out as the flat vector.
 [[nodiscard]] std::vector<ShardGroup> owned_groups(const ParameterTable& table,
                                                    const Sharding& sharding, int rank);
 /// Elements of a rank's state vectors.
@@ -62,21 +59,20 @@ struct Sharding {
 /// `rank`'s equal part of a whole group.
 [[nodiscard]] TensorView block_of(const TensorView& whole, int rank, int ranks);
 
-/// Buffers of whole groups, shared by groups.
+/// Whole-group buffers, shared by groups.
 class GroupSlots {
  public:
   explicit GroupSlots(const ParameterTable& table);
   [[nodiscard]] std::size_t count() const noexcept { return sizes_.size(); }
-  /// Elements of a slot: its largest group.
+  /// The slot's largest group.
   [[nodiscard]] std::int64_t size(std::size_t slot) const { return sizes_[slot]; }
   [[nodiscard]] std::int64_t total_size() const;
   /// Offsets of contiguous slots.
   [[nodiscard]] std::vector<std::int64_t> begins() const;
   [[nodiscard]] std::size_t slot_of(std::int32_t group) const;
   [[nodiscard]] bool holds(std::int32_t group) const { return resident_[slot_of(group)] == group; }
-  /// Puts the group into its slot. True if the slot must be filled.
+  /// True if the slot must be filled.
   bool place(std::int32_t group);
-  /// Marks all slots as stale.
   void forget();
 
  private:
@@ -85,7 +81,7 @@ class GroupSlots {
   std::vector<std::int32_t> resident_;
 };
 
-/// Bytes of one rank for training, without activations.
+/// Bytes per rank, without activations.
 struct TrainingMemory {
   double weights = 0;        ///< Whole or shard.
   double gradients = 0;      ///< float32, whole or shard.
@@ -96,21 +92,21 @@ struct TrainingMemory {
     return weights + gradients + optimizer + communication + teacher;
   }
 };
-/// `table.shard_count()` is the number of ranks.
+/// Number of ranks: `table.shard_count()`.
 [[nodiscard]] TrainingMemory training_memory(const ParameterTable& table, const Sharding& sharding);
 
-/// Bytes of weights and gradients on the device if everything else is offloaded.
+/// Bytes on the device if everything else is offloaded.
 [[nodiscard]] double device_copies(const ParameterTable& table, const Sharding& sharding);
 
-/// Bytes that one rank sends in an optimizer step, at the ring optimum.
+/// Bytes sent by one rank in an optimizer step, at the ring optimum.
 struct StepPayload {
   double all_reduce = 0;
   double reduce_scatter = 0;
   double all_gather = 0;
   [[nodiscard]] double total() const { return all_reduce + reduce_scatter + all_gather; }
 };
-/// With f = (N−1)/N, P parameters, g = 4 bytes per gradient, w per weight, A micro-batches (maximum
-/// over ranks): stage 0: 2f·gP; 1: f(g+w)P; 2: f(A·g+w)P; 3: f·A(g+2w)P minus groups still in their
+/// f = (N−1)/N, P parameters, g = 4 bytes per gradient, w per weight, A micro-batches (maximum over
+/// ranks). Stage 0: 2f·gP; 1: f(g+w)P; 2: f(A·g+w)P; 3: f·A(g+2w)P minus groups still in their
 /// buffers (embedding and head once a step, two layers a pass). At stage 3 a frozen teacher adds
 /// f·A·wP without embedding and head, which stay in their buffers.
 [[nodiscard]] StepPayload step_payload(const ParameterTable& table, const Sharding& sharding,

@@ -1,8 +1,7 @@
 #pragma once
 
 /// Skips updates whose loss or gradient norm jumps above recent values (loss spikes; Chowdhery et
-/// al., "PaLM", 2022, section 5.1, skipped such batches by hand). All ranks judge the same sum over
-/// ranks.
+/// al., "PaLM", 2022, section 5.1, skipped such batches by hand).
 
 #include <cstdint>
 #include <optional>
@@ -17,26 +16,26 @@ enum class SpikeMeasure : std::uint8_t {
 };
 
 struct SpikeGuardConfig {
-  double ratio = 0;  ///< Spike: above this times the reference; > 1, or 0: no guard.
+  double ratio = 0;  ///< Spike: above this times the reference; 0: no guard.
   SpikeMeasure measure = SpikeMeasure::loss;
   std::int64_t window = 32;   ///< Steps whose median is the reference.
   std::int64_t patience = 8;  ///< Maximum consecutive skipped updates.
 
-  /// Throws ConfigError naming the key ("train.spike_guard_ratio …").
+  /// Throws ConfigError naming the key.
   void validate() const;
 };
 
-/// Part of checkpoints, so that a resumed run decides the same.
+/// Part of checkpoints.
 struct SpikeGuardState {
   std::vector<double> recent;  ///< Of steps not skipped, oldest first; ≤ window.
-  std::int64_t skipped = 0;    ///< Skipped in this round.
-  std::int64_t in_a_row = 0;   ///< Skipped consecutively.
+  std::int64_t skipped = 0;    ///< In this round.
+  std::int64_t in_a_row = 0;
 
   bool operator==(const SpikeGuardState&) const = default;
 };
 
-/// The reference is the median of the last `window` steps that were not skipped; before there are
-/// that many, no step is a spike.
+/// The reference is the median of the last `window` steps that were not skipped; with fewer, no
+/// step is a spike.
 class SpikeGuard {
  public:
   /// Throws ConfigError.
@@ -44,20 +43,17 @@ class SpikeGuard {
 
   [[nodiscard]] bool active() const noexcept { return config_.ratio > 0; }
   [[nodiscard]] const SpikeGuardConfig& config() const noexcept { return config_; }
-  /// Records a step's measure, which must be finite, not negative and equal on all ranks. Returns
-  /// whether the update must be skipped.
+  /// Records `value`, finite, not negative and equal on all ranks. True: skip the update.
   [[nodiscard]] bool is_spike(double value);
-  /// Reference of the last value; empty while the window fills.
+  /// Of the last value; empty while the window fills.
   [[nodiscard]] std::optional<double> reference() const noexcept { return reference_; }
-  /// Last value as text: "loss 9.1 is more than 4 times 2.0, the median of 32 steps".
+  /// "loss 9.1 is more than 4 times 2.0, the median of 32 steps".
   [[nodiscard]] std::string describe() const;
-  /// Throws NumericalError, marked as on all ranks, if more than `patience` consecutive updates up
-  /// to `step` were skipped.
+  /// Throws NumericalError, marked as on all ranks, after more than `patience` consecutive skips.
   void expect_patience(std::int64_t step) const;
 
   [[nodiscard]] const SpikeGuardState& state() const noexcept { return state_; }
-  /// Restores a checkpoint's state; keeps the newest values that fit the window, none without a
-  /// guard.
+  /// Keeps the newest values that fit the window; none without a guard.
   void restore(SpikeGuardState state);
 
  private:

@@ -49,7 +49,7 @@ StateGuard::StateGuard(const GuardConfig& config, KernelSet& home, MemoryAccount
       home_(home),
       ranks_(ranks),
       sums_(home, account) {
-  // Allocates now: within a step, other ranks would wait for a rank that runs out of memory.
+  // Now, because within a step others would wait for a rank that runs out of memory.
   if (account.backing() != MemoryAccount::Backing::count_only) {
     sums_.reset(replicas + ranks_);
   }
@@ -111,7 +111,7 @@ void StateGuard::read() {
 
 void StateGuard::compare_replicas(const Communicator& comm, const ParameterStore& store,
                                   std::int64_t updates) {
-  // Owners are the reference, so every rank checks its own weights first.
+  // Owners are the reference, so every rank first checks its own weights.
   const OwnHashes sealed = weights_.value_or(now_);
   const auto own_is_sealed = [&] {
     if (now_.weights != sealed.weights) {
@@ -140,7 +140,7 @@ void StateGuard::compare_replicas(const Communicator& comm, const ParameterStore
       }
     }
   };
-  // std::cref: a std::function that held the lambdas themselves would allocate.
+  // A std::function that held the lambdas themselves would allocate.
   together(comm, std::cref(own_is_sealed));
   all_gather<std::int64_t>(comm, std::span(&own, 1), owners_);
   together(comm, std::cref(compare));

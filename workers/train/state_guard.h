@@ -1,7 +1,7 @@
 #pragma once
 
-/// Detects memory corruption: a rank's weights and optimizer state that change between two updates,
-/// and replicas of weights that differ from their owner's.
+/// Detects memory corruption: a rank's weights and optimizer state that change between updates, and
+/// replicas of weights that differ from their owner's.
 
 #include <array>
 #include <cstdint>
@@ -19,16 +19,16 @@ namespace jforge {
 
 struct GuardConfig {
   /// Updates between checks; 0: never. Replicas are first compared before update 1. State is hashed
-  /// after updates (or a load) that are due and checked by the next update.
+  /// after due updates (or a load) and checked by the next update.
   std::int64_t check_replicas_every = 1;
   std::optional<std::int64_t> check_state_every;  ///< Unset: 1 on the host, 50 on a device.
 
-  /// Throws ConfigError naming the key ("train.check_replicas_every …").
+  /// Throws ConfigError naming the key.
   void validate() const;
 };
 
-/// Hashes accumulate where the state lies and are read once per step (fetch(), read()). Hashes
-/// taken after an update are read in the next step.
+/// Hashes accumulate where the state lies and are read once per step (fetch(), read()); those taken
+/// after an update are read in the next step.
 class StateGuard {
  public:
   /// `home`: kernels for the state's memory; must outlive the object.
@@ -36,36 +36,33 @@ class StateGuard {
 
   /// Whether replicas are compared before update `updates` + 1.
   [[nodiscard]] bool replicas_due(const Communicator& comm, std::int64_t updates) const;
-  /// ParameterStore::StepShape::replica_hashes for that update; call before its passes.
+  /// For that update's ParameterStore::StepShape.
   [[nodiscard]] TensorView replica_hashes(const Communicator& comm, std::int64_t updates);
 
-  /// Call after the passes: hashes what is checked before that update and fetches all hashes.
-  /// `hash_state` adds the state's hashes to its argument, as KernelSet::adamw does.
+  /// After the passes: hashes what is checked before that update and fetches all hashes.
+  /// `hash_state` adds the state's hashes as KernelSet::adamw does.
   using HashState = std::function<void(const TensorView& sums)>;
   void fetch(const Communicator& comm, const ParameterStore& store, std::int64_t updates,
              const HashState& hash_state);
   /// Requires: home's queue was synchronized after fetch().
   void read();
   /// Collective, after read(); every rank sends 8 bytes. Throws NumericalError on all ranks, naming
-  /// the lowest rank whose own weights changed since seal_weights(), else whose replica differs
-  /// from the owner's.
+  /// the lowest rank whose own weights changed since seal_weights(), else whose replica differs.
   void compare_replicas(const Communicator& comm, const ParameterStore& store,
                         std::int64_t updates);
-  /// Hashes the rank's own compute weights after `updates` updates if compare_replicas() will be
-  /// due: replicas are compared with the weights that their owner produced, not with those it holds
-  /// later.
+  /// Hashes the rank's own compute weights after an update if compare_replicas() will be due:
+  /// replicas are compared with what their owner produced, not with what it holds later.
   void seal_weights(const Communicator& comm, const ParameterStore& store, std::int64_t updates);
 
-  /// Returns the hashes that KernelSet::adamw adds to in update number `updates`. On a device,
-  /// throws NumericalError if state or frozen teacher differ from those that the last update left.
+  /// Returns the sums for KernelSet::adamw in update number `updates`. On a device, throws
+  /// NumericalError if state or frozen teacher differ from those that the last update left.
   [[nodiscard]] AdamWHashes begin_update(std::int64_t updates, Rank rank);
-  /// Call after the update. On the host, throws NumericalError under the same condition.
+  /// After the update. On the host, throws as begin_update() on a device.
   void end_update(const ParameterStore& store, std::int64_t updates, Rank rank);
-  /// Call after loading state with `updates` updates.
+  /// After loading state.
   void loaded(const ParameterStore& store, std::int64_t updates, const HashState& hash_state);
 
  private:
-  /// Indices into sums_.
   enum Place : std::int64_t {
     weights_now,
     teacher_now,
@@ -97,12 +94,12 @@ class StateGuard {
   int ranks_;
   ResultHashes sums_;
   OwnHashes now_;
-  std::optional<OwnHashes> weights_;  ///< Set by seal_weights().
-  bool reads_weights_ = false;        ///< read() must set weights_.
-  std::optional<Seal> seal_;          ///< State hashes of the last due update.
+  std::optional<OwnHashes> weights_;  ///< By seal_weights().
+  bool reads_weights_ = false;        ///< read() sets weights_.
+  std::optional<Seal> seal_;          ///< Of the last due update.
   bool reads_seal_ = false;
-  bool seals_update_ = false;         ///< The current update is due.
-  std::vector<std::int64_t> owners_;  ///< Gathered.
+  bool seals_update_ = false;  ///< The current update is due.
+  std::vector<std::int64_t> owners_;
 };
 
 }  // namespace jforge

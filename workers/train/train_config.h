@@ -1,7 +1,5 @@
 #pragma once
 
-/// [train] of the configuration, and a step's metrics.
-
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -20,29 +18,28 @@
 
 namespace jforge {
 
-/// Which formulas to use if the paper and its authors' code disagree (METHOD.md §4).
+/// Formulas to use if the paper and its authors' code disagree (METHOD.md §4).
 enum class Compat : std::uint8_t { none, repo, paper };
 
-/// Source of the teacher's logits at clean rows (METHOD.md §4).
+/// Source of the logits at clean rows that teach (METHOD.md §4).
 enum class TeacherKind : std::uint8_t {
-  detached,  ///< The student's own from the same forward, without gradient.
-  frozen,    ///< From the weights at the round's start, which generated the trajectories.
+  detached,  ///< The student's of the same forward, without gradient.
+  frozen,    ///< Of the weights that generated the trajectories.
 };
 
 /// Sanity limits.
 inline constexpr std::int64_t kMostBatchSamples = std::int64_t{1} << 20;
-inline constexpr std::int64_t kMostSteps = 1'000'000'000;  ///< Per round or training.
+inline constexpr std::int64_t kMostSteps = 1'000'000'000;
 inline constexpr std::int64_t kMostEpochs = 1'000'000;
 
 struct TrainConfig {
   double learning_rate = 4e-6;    ///< Peak.
   double minimum_rate_ratio = 0;  ///< Final rate / learning_rate.
   double warmup_ratio = 0.03;
-  std::int64_t batch_samples = 64;  ///< Global batch, over all ranks.
-  std::int64_t tokens_per_rank =
-      16384;                     ///< Maximum packed rows of a micro-batch; every sample must fit.
-  float ar_weight = 1;           ///< Loss = consistency_weight · L_pc + ar_weight · L_AR.
-  float consistency_weight = 1;  ///< 0: SFT control; noisy blocks are not forwarded.
+  std::int64_t batch_samples = 64;       ///< Global batch.
+  std::int64_t tokens_per_rank = 16384;  ///< Maximum rows of a micro-batch; every sample must fit.
+  float ar_weight = 1;                   ///< Loss = consistency_weight · L_pc + ar_weight · L_AR.
+  float consistency_weight = 1;          ///< 0: SFT control; noisy blocks are not forwarded.
   MaskKind mask = MaskKind::noise;
   LossReduction reduction = LossReduction::token_mean;
   KeptOffsets kept = KeptOffsets::from_first_difference;
@@ -55,25 +52,23 @@ struct TrainConfig {
   /// losses and sums are float32.
   DType compute = DType::float32;
   CollectivesChoice collectives = CollectivesChoice::automatic;
-  bool allow_idle_ranks = false;  ///< Allow batches with fewer samples than ranks.
-  /// Steps between measurements of both terms' gradient norms, first at step 1; 0: never. Each
-  /// costs two backward passes over one micro-batch of rank 0 (at stage 3, of every rank).
+  bool allow_idle_ranks = false;  ///< Allow fewer samples than ranks in a batch.
+  /// Steps between measurements of both terms' gradient norms, first at step 1; 0: never. Costs two
+  /// backward passes over one micro-batch of rank 0 (stage 3: of every rank).
   std::int64_t gradient_norms_every = 100;
   OptimizerConfig optimizer;
   SpikeGuardConfig spike_guard;
-  CollapseConfig collapse;     ///< For the caller's probe (workers/training_probe.h).
+  CollapseConfig collapse;     ///< For the probe (workers/training_probe.h).
   EarlyStopConfig early_stop;  ///< For the probe.
   SampleFilterConfig filter;   ///< For TrajectorySamples.
 
-  /// Sets the fields that a mode fixes. repo: reduction = repo, kept from the first difference,
-  /// prompt trained; paper: reduction = paper, all offsets kept, prompt not trained; both: teacher
-  /// detached, consistency_decay = 1.
+  /// repo: reduction = repo, kept from the first difference, prompt trained; paper: reduction =
+  /// paper, all offsets kept, prompt not trained; both: teacher detached, consistency_decay = 1.
   void apply(Compat compat);
   /// Throws ConfigError naming the key and a remedy.
   void validate() const;
   [[nodiscard]] PackingOptions packing(const std::vector<TokenId>& eos_ids) const;
   [[nodiscard]] LearningRateSchedule schedule(std::int64_t total_steps) const;
-  /// consistency_weight · L_pc + ar_weight · L_AR
   [[nodiscard]] double weighted(const VocabularyLossSums& losses) const {
     return static_cast<double>(consistency_weight) * losses.consistency +
            static_cast<double>(ar_weight) * losses.autoregressive;
@@ -86,31 +81,30 @@ struct TrainConfig {
   }
 };
 
-/// Metrics of one step; equal on every rank.
+/// Equal on every rank.
 struct StepMetrics {
   std::int64_t step = 0;      ///< 1-based, within the round.
   double loss = 0;            ///< consistency_weight · consistency + ar_weight · autoregressive
   double consistency = 0;     ///< L_pc, unweighted mean over the batch's samples.
   double autoregressive = 0;  ///< L_AR, likewise.
   double gradient_norm = 0;   ///< Before clipping.
-  /// Gradient norms of consistency_weight · L_pc and ar_weight · L_AR, as mean over the samples of
-  /// rank 0's first micro-batch. Absent if not measured, or if that micro-batch trains only one
-  /// term.
+  /// Gradient norms of consistency_weight · L_pc and ar_weight · L_AR, means over the samples of
+  /// rank 0's first micro-batch. Absent if not measured or if it trains only one term.
   std::optional<double> consistency_gradient_norm;
   std::optional<double> ar_gradient_norm;
   double clip_scale = 1;
-  bool skipped = false;            ///< Spike: update skipped (spike_guard.h).
-  std::int64_t skipped_steps = 0;  ///< In the round so far.
-  /// Reference of the spike guard, if any.
+  bool skipped = false;            ///< Spike (spike_guard.h).
+  std::int64_t skipped_steps = 0;  ///< In the round.
+  /// Of the spike guard.
   std::optional<double> spike_reference;
   double learning_rate = 0;
-  /// From greedy answers with the weights after this step, if checked: mean seq-rep-4 and
-  /// distinct-1 (collapse.h), tokens per forward and accuracy on held-out problems.
+  /// From greedy answers after this step, if checked: mean seq-rep-4, distinct-1 (collapse.h),
+  /// tokens per forward and accuracy on held-out problems.
   std::optional<double> repetition;
   std::optional<double> distinct;
   std::optional<double> held_out_tpf;
   std::optional<double> held_out_accuracy;
-  /// Trajectories of the round dropped by cleaning; absent without cleaning.
+  /// Trajectories dropped by cleaning, if active.
   std::optional<std::int64_t> filtered;
   std::int64_t samples = 0;        ///< Global batch.
   std::int64_t tokens = 0;         ///< Packed rows forwarded, all ranks.
@@ -119,18 +113,17 @@ struct StepMetrics {
   std::int64_t micro_batches = 0;  ///< Maximum over ranks.
   double milliseconds = 0;         ///< Slowest rank, whole step.
   double tokens_per_second = 0;
-  /// Part of it: longest wait of a rank for overlapped gradients or weights, including waits for
-  /// slower ranks.
+  /// Of these: longest wait of a rank for overlapped collectives and slower ranks.
   double communication_milliseconds = 0;
-  std::int64_t payload_bytes = 0;  ///< Sent by all ranks for gradients and weights.
-  std::optional<double> mfu;       ///< ≤ 1; absent if the peak is unknown.
+  std::int64_t payload_bytes = 0;  ///< All ranks, gradients and weights.
+  std::optional<double> mfu;       ///< ≤ 1; absent if unknown.
   Rank slowest_rank = 0;           ///< Longest forward and backward.
   double straggler_ratio = 1;      ///< Its time / mean over ranks.
 };
 
-/// Returns a warning if the consistency term's gradient norm exceeds kMaxGradientRatio times the AR
-/// term's, because such weights can cost a model its answers. Never at step 1: the answers are the
-/// model's own, so the AR gradient is near zero.
+/// Warns if the consistency term's gradient norm exceeds kMaxGradientRatio times the AR term's,
+/// because such weights can cost a model its answers. Never at step 1: the answers are the model's
+/// own, so the AR gradient is near zero.
 inline constexpr double kMaxGradientRatio = 10;
 [[nodiscard]] std::optional<std::string> unbalanced_gradients(const StepMetrics& metrics);
 

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Trainer state in a checkpoint's cursors besides weights and moments; equal on every rank.
+/// State in a checkpoint's cursors besides weights and moments; equal on every rank.
 
 #include <string>
 
@@ -19,8 +19,7 @@ struct TrainerState {
 /// Adds the state to `cursors`, a JSON object. Numbers are restored bit for bit.
 [[nodiscard]] std::string with_trainer_state(const std::string& cursors, const TrainerState& state);
 
-/// Reads the state from cursors; default if absent (earlier versions). Throws DataError if
-/// malformed.
+/// Default if absent (earlier versions). Throws DataError if malformed.
 [[nodiscard]] TrainerState trainer_state_of(const std::string& cursors);
 
 }  // namespace jforge

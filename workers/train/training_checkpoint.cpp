@@ -18,8 +18,8 @@ void save_training(CheckpointWriter& writer, CheckpointState state, const Parame
 
 void resume_training(const Communicator& comm, const Checkpoint& checkpoint,
                      const ParameterTable& table, ShardedAdamW& optimizer, MemoryAccount& account) {
-  // Reads one vector at a time into the same memory or, if a sharded state is on the host, in
-  // place. Weights come last, because they change only after all ranks have read everything.
+  // One vector at a time, in the same memory or, for sharded state on the host, in place. Weights
+  // come last: they change only after all ranks have read everything.
   Buffer memory;
   std::optional<SliceReader> reader;
   together(comm, [&] {

@@ -9,15 +9,13 @@
 
 namespace jforge {
 
-/// Collective. Starts saving weights and moments (CheckpointWriter::save) and sets
-/// state.optimizer_updates.
+/// Collective. Starts saving weights and moments; sets state.optimizer_updates.
 void save_training(CheckpointWriter& writer, CheckpointState state, const ParameterTable& table,
                    const ShardedAdamW& optimizer);
 
-/// Collective. Loads weights, moments and update count, written at any world size. Each rank reads
-/// its own shard; weights are gathered. Throws DataError on all ranks, naming one that cannot read;
-/// weights are unchanged then, moments may not be. Charges `account` with one shard vector during
-/// the call.
+/// Collective. Loads weights, moments and update count, written at any world size; each rank reads
+/// its own shard. Throws DataError on all ranks, naming one that cannot read; weights are unchanged
+/// then, moments may not be. Charges `account` with one shard vector.
 void resume_training(const Communicator& comm, const Checkpoint& checkpoint,
                      const ParameterTable& table, ShardedAdamW& optimizer, MemoryAccount& account);
 

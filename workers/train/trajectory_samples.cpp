@@ -17,8 +17,8 @@ namespace jforge {
 
 namespace {
 
-// Only rank 0 reads the shards: opening a file on a shared file system takes tens of milliseconds,
-// and other ranks' listings may be stale.
+// Only rank 0 indexes the shards: opening a file on a shared file system takes tens of
+// milliseconds, and other ranks' listings may be stale.
 TrajectoryStore open_checked(const std::filesystem::path& directory,
                              std::span<const PromptId> expected, const Communicator& comm) {
   TrajectoryStore store;
@@ -63,7 +63,7 @@ TrajectorySamples::TrajectorySamples(const std::filesystem::path& directory,
   }
 }
 
-/// Verdicts of other ranks' shards are zero, so that the sum over ranks has all.
+/// Zeros for other ranks' shards, so that the sum over ranks is complete.
 void TrajectorySamples::clean(const Cleaning& cleaning, const Communicator& comm) {
   std::vector<std::int32_t> verdicts(static_cast<std::size_t>(order_.options().num_samples), 0);
   together(comm, [&] {
@@ -161,7 +161,7 @@ TrainingSample TrajectorySamples::make(std::int64_t index) const {
   return make_packed_sample(store_.read(prompt_at(index)), schedule_);
 }
 
-// Slots are sorted by shard, so that each shard is opened once per step.
+// Sorted by shard, so that each shard is opened once per step.
 void TrajectorySamples::plan(Batch& batch, std::int64_t step) {
   const std::int64_t first = step * order_.options().batch_samples;
   const std::int64_t count = std::min(order_.options().batch_samples, size() - first);
@@ -181,12 +181,11 @@ void TrajectorySamples::plan(Batch& batch, std::int64_t step) {
                    [](const Slot& a, const Slot& b) { return a.shard < b.shard; });
 }
 
-// Takes the samples read ahead and starts the next read.
 void TrajectorySamples::advance_to(std::int64_t step) {
   {
     std::unique_lock lock(mutex_);
     for (std::size_t seen = slots_read_; reading_; seen = slots_read_) {
-      // A slow file system is not a hang, but a sample that never arrives is.
+      // A slow file system is no hang, but a sample that never arrives is.
       changed_.wait(lock, [&] { return !reading_ || slots_read_ != seen; });
       note_progress();
     }

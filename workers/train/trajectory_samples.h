@@ -18,10 +18,9 @@
 
 namespace jforge {
 
-/// Trajectories of a round's store in the seeded order. While a step trains, a thread reads this
-/// rank's samples of the next step, shard by shard; at most one step's samples are held ahead.
-/// sample() rethrows read errors in the step that needs the sample. Samples outside the division
-/// (BatchDivision) are read on request.
+/// Trajectories of a round's store in the seeded order. A thread reads this rank's samples one step
+/// ahead, shard by shard. sample() rethrows read errors in the step that needs the sample, and
+/// reads samples outside the division (BatchDivision) on request.
 class TrajectorySamples final : public SampleSource {
  public:
   struct Cleaning {
@@ -29,22 +28,21 @@ class TrajectorySamples final : public SampleSource {
     FilterMeans means;
   };
 
-  /// Collective: rank 0 checks every byte of shards that are not in its index (shard_index.h); the
-  /// other ranks receive the index and open none. Provides `steps` steps of order.batch_samples
-  /// samples. Throws DataError if a prompt of the round has no trajectory.
+  /// Collective: rank 0 checks every byte of shards that its index (shard_index.h) does not know;
+  /// the other ranks receive the index. Provides `steps` batches. Throws DataError if a prompt of
+  /// the round has no trajectory.
   ///
-  /// With active cleaning, the ranks read all trajectories once, each its share of the shards.
-  /// Dropped ones are skipped in the order of all epochs; the number of steps and the batch size do
-  /// not change. Throws DataError if nothing is kept.
+  /// With cleaning, the ranks read all trajectories once, each a share of the shards. Dropped ones
+  /// are skipped in every epoch; steps and batch sizes do not change. Throws DataError if nothing
+  /// is kept.
   TrajectorySamples(const std::filesystem::path& directory, const SampleOrderOptions& order,
                     std::int64_t steps, const NoiseScheduleOptions& schedule,
                     const Communicator& comm, const Cleaning& cleaning);
-  /// Without cleaning.
   TrajectorySamples(const std::filesystem::path& directory, const SampleOrderOptions& order,
                     std::int64_t steps, const NoiseScheduleOptions& schedule,
                     const Communicator& comm)
       : TrajectorySamples(directory, order, steps, schedule, comm, Cleaning{}) {}
-  /// Waits for the shard being read.
+  /// Waits for the current read.
   ~TrajectorySamples() override;
   TrajectorySamples(const TrajectorySamples&) = delete;
   TrajectorySamples& operator=(const TrajectorySamples&) = delete;
@@ -55,9 +53,8 @@ class TrajectorySamples final : public SampleSource {
   [[nodiscard]] std::int64_t length(std::int64_t index) const override;
   [[nodiscard]] TrainingSample sample(std::int64_t index) override;
 
-  /// Verdicts on all trajectories, equal on every rank; nothing without cleaning.
+  /// On all trajectories, equal on every rank; nothing without cleaning.
   [[nodiscard]] const std::optional<FilterCounts>& cleaned() const { return cleaned_; }
-  /// Shard files opened by this rank so far.
   [[nodiscard]] std::int64_t files_opened() const;
 
  private:
@@ -67,7 +64,6 @@ class TrajectorySamples final : public SampleSource {
     std::optional<TrainingSample> sample;
     std::exception_ptr failure;
   };
-  /// This rank's samples of one step.
   struct Batch {
     std::int64_t step = -1;
     std::vector<Slot> slots;
@@ -94,14 +90,14 @@ class TrajectorySamples final : public SampleSource {
   std::optional<FilterCounts> cleaned_;
   std::vector<PromptId> kept_order_;  ///< By sample index; empty if nothing is dropped.
 
-  Batch current_;  ///< Owned by the trainer's thread.
-  Batch next_;     ///< Owned by the reader thread while reading_.
+  Batch current_;  ///< The trainer's.
+  Batch next_;     ///< The reader thread's while reading_.
   std::mutex mutex_;
   std::condition_variable changed_;
   bool reading_ = false;
   bool ending_ = false;
   std::size_t slots_read_ = 0;
-  std::thread thread_;  // Last member: joined before the others are destroyed.
+  std::thread thread_;  // Last member: joined first.
 };
 
 }  // namespace jforge
