@@ -23,7 +23,7 @@ void refuse_repetition(const std::vector<std::string>& names, const char* key) {
   }
 }
 
-/// Calls `look_up` and prefixes the message of a ConfigError with the key.
+/// Adds the key to the message of a ConfigError.
 template <class LookUp>
 void check_named(const char* key, const LookUp& look_up) {
   try {

@@ -15,7 +15,7 @@ namespace jforge {
 
 /// An entry of evaluate.tasks: "gsm8k", or with a prompt style "gsm8k:cot_boxed".
 struct TaskChoice {
-  std::string label;         ///< The entry; names the task in results.
+  std::string label;         ///< The entry, as in results.
   std::string name;          ///< See data/tasks.
   std::string prompt_style;  ///< Empty: the task's default.
 };
@@ -23,10 +23,10 @@ struct TaskChoice {
 struct EvaluateConfig {
   std::vector<std::string> tasks;  ///< Entries as in TaskChoice; empty: no evaluation.
   std::vector<std::string> methods = {"ar", "jacobi"};
-  std::filesystem::path data;  ///< Directory with gsm8k/…, or one task's JSONL file.
-  std::string prompt_style;    ///< For entries that name none; empty: the task's default.
+  std::filesystem::path data;  ///< Benchmarks' directory, or one task's JSONL file.
+  std::string prompt_style;    ///< Default for entries that name none.
   DecodingSettings decoding = default_decoding_settings();
-  std::int32_t samples_per_problem = 1;        ///< Answers per problem; > 1 only if sampled.
+  std::int32_t samples_per_problem = 1;        ///< Above 1 only if sampled.
   std::optional<std::int64_t> max_new_tokens;  ///< Default: the task's.
   std::optional<std::int64_t> limit;           ///< Only the first problems.
   std::int32_t batch_prompts = 32;             ///< Decoded at once per rank; results do not change.
@@ -36,7 +36,7 @@ struct EvaluateConfig {
 
   /// Throws ConfigError naming the key.
   void validate() const;
-  /// Splits an entry of `tasks` and fills in the default `prompt_style`.
+  /// Splits an entry of `tasks`; fills in `prompt_style`.
   [[nodiscard]] TaskChoice choice(std::string_view entry) const;
 };
 

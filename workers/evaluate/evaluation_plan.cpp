@@ -25,7 +25,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Raise if the meaning of records changes; part of every sample's settings.
+/// Raise if the meaning of records changes.
 constexpr int kRecordVersion = 3;
 
 const ModelUnderTest& checked(const EvaluateConfig& config, const ModelUnderTest& model) {
@@ -43,7 +43,7 @@ std::string hash_of_weights(const ModelUnderTest& model) {
   return hash_hex(hash);
 }
 
-/// Throws DataError if the problem needs more positions than the model has.
+/// Throws DataError if the model has fewer positions.
 std::int64_t positions_of(const Problem& problem, const ProblemSet& set,
                           const SequenceDecoder& decoder, const TransformerConfig& model) {
   const std::int64_t positions = decoder.max_positions();
@@ -63,7 +63,7 @@ std::int64_t positions_of(const Problem& problem, const ProblemSet& set,
   return positions;
 }
 
-/// Omits newer fields at their defaults, so that hashes of older samples stay valid.
+/// Omits newer fields at their defaults, so that old samples stay valid.
 Json architecture(const TransformerConfig& config) {
   Json root = {{"vocabulary_size", config.vocabulary_size},
                {"hidden_size", config.hidden_size},
@@ -130,7 +130,7 @@ void expect_evaluable(const EvaluateConfig& config, const TransformerConfig& mod
     const ProblemSet set = load_problem_set(entry, config, encoder, model.vocabulary_size);
     runs_code = runs_code || set.task->runs_code();
     for (const std::string& name : config.methods) {
-      constexpr std::uint64_t kAnySeed = 0;  // Positions do not depend on the seed.
+      constexpr std::uint64_t kAnySeed = 0;  // irrelevant to positions
       const DecodingMethod method = make_decoding_method(name, config.decoding, kAnySeed);
       for (const Problem& problem : set.problems) {
         const auto decoder = method.make(set.request(problem.index, model.eos_ids));
@@ -204,7 +204,7 @@ std::string EvaluationPlan::settings_of(const ProblemSet& set, const DecodingMet
                 {"method", method.name},
                 {"samples_per_problem", method.samples_per_problem},
                 {"method_settings", method.settings}};
-  // Omitted if empty, so that hashes of older samples without stop tokens stay valid.
+  // Omitted if empty, so that old samples stay valid.
   if (!set.stop_tokens.empty()) {
     settings["stop_tokens"] = set.stop_tokens;
   }

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Tasks × methods of one model and what is left to do.
+/// Tasks × methods of one model, and open work.
 
 #include <cstdint>
 #include <filesystem>
@@ -22,9 +22,9 @@ namespace jforge {
 /// Throws ConfigError if `name` cannot be a directory's name.
 void expect_model_name(const std::string& name);
 
-/// Checks an evaluation before training, so that no long training ends in an evaluation that fails:
-/// problems, encoded with the tokenizer and template of `model_directory`, must fit the model; with
-/// `programs`, a sandbox must work if a task runs code. Throws as evaluate_model().
+/// Checks before training that the evaluation can run: all problems, encoded with the tokenizer and
+/// template of `model_directory`, must fit the model; with `programs`, a sandbox must work if a
+/// task runs code. Throws as evaluate_model().
 void expect_evaluable(const EvaluateConfig& config, const TransformerConfig& model,
                       const std::filesystem::path& model_directory,
                       const ChatTemplateOptions& chat_template, bool programs);
@@ -32,8 +32,8 @@ void expect_evaluable(const EvaluateConfig& config, const TransformerConfig& mod
 /// Equal on every rank. Runs refer to methods and problem sets held here.
 class EvaluationPlan {
  public:
-  /// Local. Reads tokenizer and problems, each of which must fit the model's positions with every
-  /// method. `model_directory`: directory of the model's results. Throws as evaluate_model().
+  /// Local. Every problem must fit the model's positions with every method. `model_directory`: of
+  /// the model's results. Throws as evaluate_model().
   EvaluationPlan(const EvaluateConfig& config, std::vector<DecodingMethod> methods,
                  const ModelUnderTest& model, const ChatTemplateOptions& chat_template,
                  const std::filesystem::path& model_directory);
@@ -42,7 +42,7 @@ class EvaluationPlan {
 
   /// Collective. Throws DataError if a rank has read other data than rank 0.
   void expect_same(const Communicator& comm) const;
-  /// Collective. Rank 0 finds what is left of each run and shares it. True if a stop was requested.
+  /// Collective. Rank 0 finds and shares each run's open work. True if a stop was requested.
   [[nodiscard]] bool find_open_work(const Communicator& comm, const EvaluationStore& store,
                                     bool refuse_other_weights);
 
@@ -50,13 +50,13 @@ class EvaluationPlan {
   [[nodiscard]] const BytePairTokenizer& tokenizer() const noexcept { return encoder_.tokenizer(); }
   [[nodiscard]] const std::string& weights_hash() const noexcept { return weights_hash_; }
   [[nodiscard]] const std::vector<ProblemSet>& sets() const noexcept { return sets_; }
-  /// Positions of the longest request.
+  /// Of the longest request.
   [[nodiscard]] std::int64_t capacity() const noexcept { return capacity_; }
-  /// Makes the model with a KV cache for `slots` sequences of any run.
+  /// The model with a KV cache for `slots` sequences of any run.
   [[nodiscard]] std::unique_ptr<InferenceTransformer> make_transformer(KernelSet& kernels,
                                                                        MemoryAccount& account,
                                                                        std::int32_t slots) const;
-  /// All tasks × methods, by task.
+  /// By task, then by method.
   [[nodiscard]] const std::vector<MethodRun>& runs() const noexcept { return runs_; }
   [[nodiscard]] std::vector<std::vector<const MethodRun*>> runs_by_task() const;
 
@@ -72,7 +72,7 @@ class EvaluationPlan {
   std::string weights_hash_;
   std::int64_t capacity_ = 0;
   std::int64_t branch_rows_ = 0;
-  std::vector<std::vector<std::int64_t>> pages_;  ///< Cache pages per sample of each run.
+  std::vector<std::vector<std::int64_t>> pages_;  ///< Cache pages per run and sample.
   std::vector<MethodRun> runs_;
 };
 

@@ -45,7 +45,7 @@ std::vector<TimedSample> parse_lines(const std::vector<std::string>& texts) {
   return samples;
 }
 
-/// Value of a timing field if it is the same for all samples, else null.
+/// A timing field if equal for all samples, else null.
 Json common(const std::vector<TimedSample>& samples, std::int32_t SampleTiming::*number) {
   const std::int32_t first = samples.front().timing.*number;
   const bool same = std::ranges::all_of(
@@ -53,14 +53,14 @@ Json common(const std::vector<TimedSample>& samples, std::int32_t SampleTiming::
   return same ? Json(first) : Json(nullptr);
 }
 
-/// Content of model.json.
+/// model.json.
 struct Claim {
   std::string weights;  ///< Empty: unknown.
   std::string source;
   bool sealed = false;
 };
 
-/// If model.json is damaged, the weights named by the figures count.
+/// Falls back to the figures' weights if model.json is damaged.
 Claim read_claim(const std::filesystem::path& path, const std::string& weights_of_figures) {
   try {
     const std::string text = read_sealed(path);
@@ -115,7 +115,7 @@ void EvaluationStore::claim(const std::string& weights, const std::filesystem::p
     }
   }
   const Json claim{{"weights", weights}, {"source", source.string()}};
-  // The name of a directory may be invalid UTF-8.
+  // A directory's name may be invalid UTF-8.
   publish_file(path, seal_json(claim.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"));
 }
 
@@ -143,7 +143,7 @@ void EvaluationStore::plan(MethodRun& run) const {
                run.method.label, run.set.problems.size(), run.done.size(), run.samples().size());
 }
 
-/// Returns valid samples in the parts, one per id, in the benchmark's order.
+/// Valid samples in the parts, one per id, in the benchmark's order.
 std::vector<TimedSample> EvaluationStore::finished_samples(const MethodRun& run) const {
   std::map<std::pair<std::int64_t, std::int64_t>, TimedSample> finished;
   std::size_t others = 0;
@@ -172,13 +172,13 @@ std::vector<TimedSample> EvaluationStore::finished_samples(const MethodRun& run)
 /// Parts are removed last, so that a crash loses nothing.
 void EvaluationStore::merge(const MethodRun& run, const std::vector<std::string>& lines,
                             const Json& extra) const {
-  // Uses the gathered lines, because files of other machines may not be visible yet.
+  // As gathered: files of other machines may not be visible yet.
   std::vector<TimedSample> samples = parse_lines(lines);
   std::set<PromptId> finished_here;
   for (const TimedSample& sample : samples) {
     finished_here.insert(id_of(sample.record));
   }
-  // An earlier part may have become visible since plan(); its samples were evaluated again.
+  // An earlier part, evaluated again, may have become visible since plan().
   for (TimedSample& sample : finished_samples(run)) {
     if (!finished_here.contains(id_of(sample.record))) {
       samples.push_back(std::move(sample));
@@ -214,7 +214,7 @@ void EvaluationStore::merge(const MethodRun& run, const std::vector<std::string>
   spdlog::info("evaluate {} {} {}: accuracy {}, {} tokens per forward", model_, run.task(),
                run.method.label, shown(figures["accuracy"], 3), shown(figures["tpf"], 3));
   const auto ends = AnswerEnds{std::ssize(samples), std::ranges::count_if(records, is_cut)};
-  // With stop texts, answers end there and may be complete although decoding was cut.
+  // With stop texts, a cut answer may be complete.
   if (const auto warning = warning_of_cut_answers(
           fmt::format("evaluate {} {} {}", model_, run.task(), run.method.label), ends,
           "evaluate.max_new_tokens", run.set.max_new_tokens);
@@ -224,7 +224,7 @@ void EvaluationStore::merge(const MethodRun& run, const std::vector<std::string>
   EvaluationSummary summary(directory_);
   if (run.method.label == kBaselineMethod &&
       !summary.is_current(model_, run.task(), run.method.label, run.settings)) {
-    // The other methods were compared with the old baseline.
+    // Other methods were compared with the old baseline.
     summary.remove_comparisons(model_, run.task());
   }
   summary.set(model_, run.task(), run.method.label, std::move(figures));

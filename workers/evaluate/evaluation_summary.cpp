@@ -53,11 +53,11 @@ std::vector<DecodingCost> costs_by_problem(std::span<const TimedSample> samples)
   return result;
 }
 
-/// All problems have the same number of samples.
+/// Equal numbers of samples per problem.
 struct ProblemVerdicts {
   std::int64_t samples_per_problem = 0;
   std::vector<std::int64_t> right = {};
-  std::vector<std::int64_t> base_right = {};  ///< Empty if no record has a base verdict.
+  std::vector<std::int64_t> base_right = {};  ///< Empty without base verdicts.
 };
 
 ProblemVerdicts verdicts_by_problem(std::span<const TimedSample> samples) {
@@ -78,7 +78,7 @@ ProblemVerdicts verdicts_by_problem(std::span<const TimedSample> samples) {
     expect(count == verdicts.samples_per_problem, "problems with different numbers of samples");
     verdicts.right.push_back(right[index]);
   }
-  // Records of earlier versions have no base verdict for a completion without a program.
+  // Old records have no base verdict for a completion without a program.
   for (const auto& [index, count] : counts) {
     if (!base_right.empty()) {
       verdicts.base_right.push_back(base_right[index]);
@@ -92,7 +92,7 @@ double share_of(const std::vector<std::int64_t>& right, std::int64_t samples_per
   return static_cast<double>(solved) / static_cast<double>(std::ssize(right) * samples_per_problem);
 }
 
-/// Share of right samples by each rule; empty without rules.
+/// Share of right samples by rule.
 std::vector<std::pair<std::string, double>> rule_shares(std::span<const TimedSample> samples) {
   std::vector<std::pair<std::string, double>> shares;
   for (const auto& [rule, right] : samples.front().record.rules) {
@@ -148,7 +148,7 @@ std::optional<BootstrapInterval> bootstrap_tpf(std::span<const DecodingCost> pro
     for (std::size_t i = 0; i < problems.size(); ++i) {
       chosen += problems[static_cast<std::size_t>(stream.below(problems.size()))];
     }
-    // A resample without forwards has no figure; the observed one replaces it.
+    // Resamples without forwards have no figure of their own.
     figures.push_back(chosen.tokens_per_forward().value_or(*observed));
   }
   std::ranges::sort(figures);
@@ -157,7 +157,7 @@ std::optional<BootstrapInterval> bootstrap_tpf(std::span<const DecodingCost> pro
 }
 
 EvaluationSeconds slowest_rank_seconds(std::span<const TimedSample> samples) {
-  // Seconds are cumulative, so a rank's largest reading is its last one.
+  // Seconds are cumulative: a rank's largest reading is its last.
   std::map<std::pair<std::int64_t, Rank>, EvaluationSeconds> ranks;
   for (const auto& [record, timing] : samples) {
     EvaluationSeconds& seconds = ranks[{timing.attempt, timing.rank}];

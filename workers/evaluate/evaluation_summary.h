@@ -1,6 +1,6 @@
 #pragma once
 
-/// Figures over samples, and the summary.json that all models of a directory share.
+/// Figures over samples, and summary.json.
 
 #include <cstdint>
 #include <filesystem>
@@ -15,27 +15,26 @@
 
 namespace jforge {
 
-/// With its 95 % bootstrap interval: percentiles 2.5 and 97.5 of 1,000 resamples.
+/// 95 % bootstrap interval: percentiles 2.5 and 97.5 of 1,000 resamples.
 struct BootstrapInterval {
   double observed = 0;
   double low = 0;
   double high = 0;
 };
 
-/// Tokens per forward of all `problems` and its interval; problems are resampled. Draws come from
-/// the stream (seed, bootstrap), so the result is reproducible. Nothing without forwards.
+/// Tokens per forward of all `problems`, which are resampled for the interval; reproducible, with
+/// draws from the stream (seed, bootstrap). Nothing without forwards.
 [[nodiscard]] std::optional<BootstrapInterval> bootstrap_tpf(std::span<const DecodingCost> problems,
                                                              std::uint64_t seed);
 
-/// Seconds of an evaluation: the slowest rank's, summed over attempts. Excludes time spent on
-/// samples lost in an interruption.
+/// The slowest rank's seconds, summed over attempts, without samples lost in interruptions.
 struct EvaluationSeconds {
   double decode = 0;
   double with_prefill = 0;
 };
 [[nodiscard]] EvaluationSeconds slowest_rank_seconds(std::span<const TimedSample> samples);
 
-/// Returns the figures of one model, task and method; `samples` must be sorted by index and sample:
+/// Figures of one model, task and method. Requires: `samples` sorted by index and sample.
 ///   accuracy (0–1)      share of right samples
 ///   accuracy_low, accuracy_high   95 % interval (wilson_interval over the problems)
 ///   base_accuracy       on the base tests alone, for tasks with additional tests
@@ -48,26 +47,26 @@ struct EvaluationSeconds {
 ///   tokens_per_second   Σ(tokens − 1) of all ranks / slowest rank's seconds, no prefill
 ///   tokens_per_second_with_prefill   Σ tokens / slowest rank's seconds with prefill
 ///   n (problems), samples_per_problem, tokens, forwards, stopped_by_eos, timeouts, decode_seconds
-/// Figures with a zero denominator are null. Throws InternalError without samples or if problems
-/// have different numbers of them.
+/// Null if the denominator is zero. Throws InternalError without samples or if problems have
+/// different numbers of them.
 [[nodiscard]] nlohmann::ordered_json summarise_samples(std::span<const TimedSample> samples,
                                                        std::uint64_t seed);
 
-/// Counts problems whose first samples differ in tokens. Throws InternalError unless both hold the
-/// same problems, sorted by index and sample.
+/// Problems whose first samples differ in tokens. Throws InternalError unless both hold the same
+/// problems, sorted by index and sample.
 [[nodiscard]] std::int64_t count_disagreements(const std::vector<SampleRecord>& baseline,
                                                const std::vector<SampleRecord>& other);
 
-/// summary.json of an evaluation directory: {"models": {NAME: {TASK: {METHOD: figures}}},
-/// "complete": [NAME, …]}. One writer (rank 0) at a time.
+/// summary.json: {"models": {NAME: {TASK: {METHOD: figures}}}, "complete": [NAME, …]}. One writer
+/// (rank 0) at a time.
 class EvaluationSummary {
  public:
   /// XXH3-64 of TASK.METHOD.jsonl, 16 hex digits.
   static constexpr const char* kSamplesHash = "samples_xxh3";
 
-  /// Reads an existing file. Throws DataError naming it if it is damaged or not a summary.
+  /// Throws DataError naming an existing file that is damaged or not a summary.
   explicit EvaluationSummary(const std::filesystem::path& evaluation_directory);
-  /// Renames a damaged summary to *.damaged with a warning; its models are evaluated again.
+  /// Renames a damaged summary to *.damaged, with a warning.
   static void set_damaged_aside(const std::filesystem::path& evaluation_directory);
 
   /// Whether there are figures with this settings hash.
@@ -76,17 +75,17 @@ class EvaluationSummary {
   struct Place {
     std::string model, task, method;
   };
-  /// Visits all figures in the file's order.
+  /// In the file's order.
   void for_each(
       const std::function<void(const Place&, const nlohmann::ordered_json& figures)>& tell) const;
-  /// Whether a method's figures belong to a sample file with this hash.
+  /// Whether figures belong to a sample file with this hash.
   [[nodiscard]] bool holds_samples(const std::string& model, const std::string& task,
                                    const std::string& method, const std::string& hash) const;
   /// Throws InternalError if there are none.
   [[nodiscard]] const nlohmann::ordered_json& figures(const std::string& model,
                                                       const std::string& task,
                                                       const std::string& method) const;
-  /// Weights named by a model's figures; empty if unknown.
+  /// As the figures say; empty if unknown.
   [[nodiscard]] std::string weights_of(const std::string& model) const;
   /// Requires: `figures` contains "settings".
   void set(const std::string& model, const std::string& task, const std::string& method,
@@ -95,12 +94,10 @@ class EvaluationSummary {
   void set_figure(const std::string& model, const std::string& task, const std::string& method,
                   const std::string& key, nlohmann::ordered_json value);
   void set_complete(const std::string& model, bool complete);
-  /// Removes a task's comparisons with the baseline: disagreements_with_ar is erased, speed_up
-  /// figures become null.
+  /// Erases disagreements_with_ar and sets speed_up figures to null.
   void remove_comparisons(const std::string& model, const std::string& task);
-  /// Removes all figures of a model.
   void remove(const std::string& model);
-  /// Writes durably and sealed (runtime/text_seal.h), unless nothing has changed.
+  /// Durable and sealed (runtime/text_seal.h); does nothing without changes.
   void publish();
 
  private:

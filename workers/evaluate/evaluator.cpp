@@ -18,8 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Collective. Runs `work` on rank 0; a failure is thrown on all ranks. True if a stop was
-/// requested.
+/// Collective. Runs `work` on rank 0; its failure is thrown on all. True if a stop was requested.
 bool on_root(const Communicator& comm, const std::function<void()>& work) {
   return agree(comm, stop_requested(), [&] {
     if (comm.rank() == 0) {

@@ -29,12 +29,12 @@ struct ModelUnderTest {
 };
 
 struct EvaluationProgress {
-  std::string task;                ///< Of this rank's last finished sample.
-  std::string method;              ///< Of the same sample.
+  std::string task;                ///< Of this rank's last sample.
+  std::string method;              ///< Likewise.
   std::int64_t samples_done = 0;   ///< By all ranks in this call, as known here.
   std::int64_t samples_total = 0;  ///< Open when this call began.
   std::int64_t samples_here = 0;   ///< By this rank in this call.
-  DecodingCost cost;               ///< Of this rank for this task and method.
+  DecodingCost cost;               ///< Of this rank, task and method.
 };
 
 struct EvaluationContext {
@@ -43,31 +43,28 @@ struct EvaluationContext {
   PhaseClock& clock;
   std::uint64_t seed = 0;
   ChatTemplateOptions chat_template = {};
-  /// Called on every rank after every finished sample and at the end.
+  /// Called on every rank after every sample and at the end.
   std::function<void(const EvaluationProgress&)> on_progress = {};
-  /// Refuse, instead of replacing, results of other weights under the same name.
+  /// Refuse to replace results of other weights.
   bool refuse_other_weights = false;
 };
 
-/// Collective. Evaluates every method on every task of the configuration. Ranks lease samples, so
-/// faster ranks take more; each decodes one task and method at a time. Writes under
-/// `evaluation_directory`:
-///  - MODEL/TASK.METHOD.jsonl: one line per sample in the benchmark's order (sample_record.h); on
-///    CPU fp32 independent of rank count, batch size, lease order and interruptions;
+/// Collective. Evaluates every method on every task. Ranks lease samples, so faster ranks take
+/// more; each decodes one task and method at a time. Writes under `evaluation_directory`:
+///  - MODEL/TASK.METHOD.jsonl: samples in the benchmark's order (sample_record.h); on CPU fp32
+///    independent of rank count, batch size, lease order and interruptions;
 ///  - MODEL/TASK.speed: measured repeats (speed_record.h);
-///  - MODEL/model.json: the model that the name stands for;
-///  - summary.json (evaluation_summary.h), shared by all models; `complete` names those fully
-///    evaluated.
-/// Keeps results with the same settings (weights, tokenizer, problems, method, …) and replaces
-/// others. Returns false if a stop was requested on any rank; a later call, at any rank count,
-/// continues. The clock's phases keep the caller's deadline. Throws ConfigError for unknown tasks,
-/// methods or templates, and DataError for bad benchmark or tokenizer files or a problem too long
-/// for the model.
+///  - MODEL/model.json: the model of this name;
+///  - summary.json (evaluation_summary.h), shared by all models.
+/// Keeps results with equal settings (weights, tokenizer, problems, method, …) and replaces others.
+/// Returns false if any rank was asked to stop; a later call, at any rank count, continues. The
+/// clock's phases keep the caller's deadline. Throws ConfigError for unknown tasks, methods or
+/// templates; DataError for bad benchmark or tokenizer files or a problem too long for the model.
 [[nodiscard]] bool evaluate_model(const EvaluateConfig& config, const ModelUnderTest& model,
                                   const EvaluationContext& context,
                                   const std::filesystem::path& evaluation_directory);
 
-/// As evaluate_model(), with given methods (a sweep's variants), whose labels must differ.
+/// As evaluate_model(), for given methods (a sweep's variants) with different labels.
 [[nodiscard]] bool evaluate_methods(const EvaluateConfig& config,
                                     std::vector<DecodingMethod> methods,
                                     const ModelUnderTest& model, const EvaluationContext& context,

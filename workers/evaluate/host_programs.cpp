@@ -17,7 +17,7 @@ namespace jforge {
 
 namespace {
 
-/// Of the machine, not of this rank's affinity: all ranks must agree.
+/// Ignores affinity: all ranks of a machine must agree.
 int machine_cores() { return static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_CONF))); }
 
 }  // namespace
@@ -29,7 +29,7 @@ HostPrograms share_host_programs(const Communicator& comm, int threads) {
       broadcast_text(comm, fmt::format("{:08x}{:08x}", random(), random()), 0);
   HostPrograms programs;
   programs.threads = threads > 0 ? threads : share_of_cores(ranks);
-  // Named after job and host: other jobs must not block this one, and hosts may share the folder.
+  // Per job and host: other jobs must not block this one, and hosts may share the folder.
   const std::filesystem::path path =
       std::filesystem::temp_directory_path() /
       fmt::format("jforge-turns-{}-{}-{}", getuid(), nonce, host_name());
@@ -37,7 +37,7 @@ HostPrograms share_host_programs(const Communicator& comm, int threads) {
     programs.turns = std::make_unique<HostTurns>(
         path, std::max(machine_cores(), threads > 0 ? ranks * threads : 0));
   });
-  // All ranks have opened it.
+  // All ranks have it open.
   std::error_code ignored;
   std::filesystem::remove(path, ignored);
   return programs;

@@ -8,13 +8,13 @@
 namespace jforge {
 
 struct HostPrograms {
-  int threads = 1;  ///< Concurrent programs of this rank: its share of the machine's cores.
-  /// Limits all ranks of the machine to as many programs as it has cores.
+  int threads = 1;  ///< Concurrent programs of this rank.
+  /// At most as many programs as the machine has cores, over all its ranks.
   std::unique_ptr<HostTurns> turns;
 };
 
-/// Collective. A positive `threads` replaces the share, and every rank then has turns for as many
-/// programs. Throws EnvironmentError as HostTurns.
+/// Collective. By default a rank gets its share of the cores. A positive `threads` replaces it,
+/// with turns for as many on every rank. Throws EnvironmentError as HostTurns.
 [[nodiscard]] HostPrograms share_host_programs(const Communicator& comm, int threads = 0);
 
 }  // namespace jforge

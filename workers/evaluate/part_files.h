@@ -1,6 +1,6 @@
 #pragma once
 
-/// Lines that ranks produce in several attempts. In each attempt a rank appends to its own file
+/// Lines collected over several attempts. In each attempt a rank appends to its own file
 /// STEM.attempt-A.rank-R-of-N.part, so that a crash loses no finished line.
 
 #include <cstdint>
@@ -15,13 +15,13 @@
 
 namespace jforge {
 
-/// `line` has no newline; `origin` is "NAME:LINE".
+/// `line` without newline; `origin`: "NAME:LINE".
 using TakeLine = std::function<void(std::string_view line, const std::string& origin)>;
 
-/// Calls `take` for every complete line of `text`, named `name` in messages. Returns true if text
-/// without a newline follows. Rethrows from `take`.
+/// Calls `take` for every complete line of `text`, called `name` in messages. True if text without
+/// a newline follows.
 bool for_each_line_of(std::string_view text, std::string_view name, const TakeLine& take);
-/// Does the same for a file. Throws as read_file().
+/// Throws as read_file(), too.
 bool for_each_line(const std::filesystem::path& path, const TakeLine& take);
 
 class PartFiles {
@@ -31,15 +31,15 @@ class PartFiles {
       : directory_(std::move(directory)), stem_(std::move(stem)) {}
 
   [[nodiscard]] std::filesystem::path part(std::int64_t attempt, Rank rank, int ranks) const;
-  /// Existing parts, sorted by attempt, then by name.
+  /// Sorted by attempt, then by name.
   [[nodiscard]] std::vector<std::filesystem::path> all() const;
-  /// The highest existing attempt + 1.
+  /// Highest attempt + 1.
   [[nodiscard]] std::int64_t next_attempt() const;
-  /// Calls `take` for every line of every part in the order of all(). Skips a torn last line, left
-  /// by a crash during a write. Skips other lines for which `take` throws DataError, with a
-  /// warning; `lost` says what happens to them ("samples are evaluated again").
+  /// Calls `take` for every line, in the order of all(). Skips a torn last line, left by a crash,
+  /// and, with a warning, lines for which `take` throws DataError; `lost` says what happens to them
+  /// ("samples are evaluated again").
   void read(const TakeLine& take, std::string_view lost) const;
-  /// Throws EnvironmentError naming a part that cannot be removed.
+  /// Throws EnvironmentError naming a part that remains.
   void remove() const;
 
  private:

@@ -19,8 +19,8 @@
 
 namespace jforge {
 
-/// Request id of sample `sample` of problem `index`: sample · 2^32 + index. A sample's id, and so
-/// its random stream, does not depend on the number of samples.
+/// sample · 2^32 + index: a sample's id, and so its random stream, does not depend on the number of
+/// samples.
 [[nodiscard]] constexpr PromptId sample_id(std::int64_t index, std::int64_t sample) {
   return (sample << 32) | index;
 }
@@ -28,30 +28,29 @@ namespace jforge {
 [[nodiscard]] constexpr std::int64_t sample_of(PromptId id) { return id >> 32; }
 
 struct Problem {
-  std::int64_t index = 0;  ///< 0-based position in the benchmark.
+  std::int64_t index = 0;  ///< 0-based, in the benchmark.
   TaskRecord record;
-  std::vector<TokenId> prompt;  ///< Templated, including the generation prompt.
-  std::string prompt_text;      ///< Text of `prompt`, without tokens added by encoding.
-  std::string hash;             ///< 16 hex digits: XXH3 over record fields and prompt ids.
+  std::vector<TokenId> prompt;  ///< Templated, with the generation prompt.
+  std::string prompt_text;      ///< `prompt` without tokens added by encoding.
+  std::string hash;             ///< 16 hex digits over record fields and prompt ids.
 };
 
-/// First `limit` problems of a task.
+/// The first `limit` problems.
 struct ProblemSet {
   TaskChoice choice;  ///< The label names the task in results.
   std::unique_ptr<Task> task;
-  std::vector<Problem> problems;  ///< In the benchmark's order, at least one.
+  std::vector<Problem> problems;  ///< In the benchmark's order; not empty.
   std::int64_t max_new_tokens = 0;
-  std::string hash;  ///< Over all problems' hashes.
-  /// Added tokens that are stop texts, such as "<|im_end|>".
+  std::string hash;  ///< Over the problems' hashes.
+  /// Stop texts that are added tokens, such as "<|im_end|>".
   std::vector<TokenId> stop_tokens;
 
   /// Throws InternalError for an index outside the set.
   [[nodiscard]] const Problem& problem(PromptId id) const;
   /// Throws as problem().
   [[nodiscard]] DecodeRequest request(PromptId id, const std::vector<TokenId>& eos_ids) const;
-  /// Decodes a completion up to its first stop token, without special tokens. (A stop text that is
-  /// a special token would vanish and not be found.) Replaces invalid UTF-8, so that the graded
-  /// text is the recorded one.
+  /// Decodes up to the first stop token, without special tokens, in which a stop text would be
+  /// lost. Replaces invalid UTF-8, so that the graded text is the recorded one.
   [[nodiscard]] std::string text_of(std::span<const TokenId> completion,
                                     const BytePairTokenizer& tokenizer) const;
 };
@@ -61,8 +60,8 @@ struct TemplatedPrompt {
   std::vector<TokenId> ids;
 };
 
-/// Encodes prompts of tasks. Loads the chat template with the first conversation, because base
-/// models, which use plain text styles, may have none.
+/// Encodes prompts. Loads the chat template only for the first conversation, because base models
+/// may have none.
 class TaskEncoder {
  public:
   explicit TaskEncoder(std::filesystem::path model_directory, ChatTemplateOptions options = {});
@@ -70,7 +69,7 @@ class TaskEncoder {
   [[nodiscard]] const BytePairTokenizer& tokenizer() const noexcept { return tokenizer_; }
   /// Throws as ChatTemplate::load.
   [[nodiscard]] TemplatedPrompt encode(const TaskPrompt& prompt);
-  /// Nothing if no prompt so far was a conversation.
+  /// Nothing before the first conversation.
   [[nodiscard]] const std::optional<ChatTemplate>& chat_template() const noexcept {
     return chat_template_;
   }
@@ -82,8 +81,8 @@ class TaskEncoder {
   std::optional<ChatTemplate> chat_template_;
 };
 
-/// Loads and encodes an entry of evaluate.tasks. Throws ConfigError for an unknown task or style,
-/// DataError naming file and line, or naming a problem with ids outside the vocabulary.
+/// Loads and encodes an entry of evaluate.tasks. Throws ConfigError for an unknown task or style;
+/// DataError naming file and line, or a problem with ids outside the vocabulary.
 [[nodiscard]] ProblemSet load_problem_set(const std::string& entry, const EvaluateConfig& config,
                                           TaskEncoder& encoder, std::int64_t vocabulary_size);
 

@@ -22,7 +22,7 @@ double quantile(const std::vector<double>& sorted, double share) {
                                    : sorted[index];
 }
 
-// Fills one slot with the context once, then runs drafts of any length after it.
+// Fills one slot with the context once, then runs drafts after it.
 class Prober {
  public:
   Prober(DecodeModel& model, std::int64_t vocabulary_size, const RooflineSettings& settings)
@@ -38,7 +38,7 @@ class Prober {
       for (DecodeRow& row : rows_) {
         row.wants_output = false;
       }
-      // predict() with no output is never used in decoding.
+      // Decoding never calls predict() without outputs.
       rows_.back().wants_output = true;
       model_.predict(rows_, std::span(predictions_).first(1));
     }

@@ -35,8 +35,7 @@ SampleDecoding::SampleDecoding(const EvaluateConfig& config, const EvaluationPla
       deadline_seconds_(context.clock.read().deadline_seconds),
       shares_(plan.runs().size()) {}
 
-/// In lease order: by task and method, so that a rank seldom switches and its seconds belong to one
-/// of them.
+/// In lease order: by task and method, so that a rank rarely switches.
 std::vector<SampleDecoding::WorkItem> SampleDecoding::items_left() const {
   const std::vector<MethodRun>& runs = plan_.runs();
   std::vector<WorkItem> items;
@@ -64,7 +63,7 @@ std::vector<std::int64_t> SampleDecoding::group_ends() const {
   return ends;
 }
 
-/// Collective. Throws before any decoding if programs cannot be run.
+/// Collective. Throws before decoding if programs cannot run.
 void SampleDecoding::build_grader() {
   const bool runs_code = std::ranges::any_of(
       plan_.sets(), [](const ProblemSet& set) { return set.task->runs_code(); });
@@ -91,7 +90,7 @@ void SampleDecoding::build_transformer() {
   }
 }
 
-/// A device's first pass loads code and allocates buffers; this must not count for a method.
+/// A device's first pass loads code and allocates buffers, which must not count for a method.
 void SampleDecoding::warm_up() {
   std::vector<DecodeRow> rows(
       static_cast<std::size_t>(std::min(transformer_->slot_capacity(), kWarmUpRows)));
@@ -129,7 +128,7 @@ bool SampleDecoding::run() {
   return !agree(context_.comm, stopped || stop_requested(), {});
 }
 
-/// Returns when everything leased is committed and nothing is left, or after a stop.
+/// Returns when all leased samples are committed and none are left, or after a stop.
 void SampleDecoding::decode_leases(WorkQueue& queue) {
   fault_point("evaluate.lease");
   while (const auto next = queue.peek(/*wait=*/true)) {
@@ -145,7 +144,7 @@ void SampleDecoding::decode_leases(WorkQueue& queue) {
   }
 }
 
-/// Samples decoded at once: limited so that all ranks get an equal number.
+/// Limited so that all ranks get an equal number.
 std::int32_t SampleDecoding::even_share(std::size_t run) const {
   const std::int64_t count =
       std::ranges::count_if(items_, [run](const WorkItem& item) { return item.run == run; });
@@ -199,7 +198,7 @@ void SampleDecoding::hand_to_grader(std::size_t run_index, const DecodeResult& r
   commit_graded(queue);
 }
 
-/// Fills the fields known before grading.
+/// Fields known before grading.
 GradedSample SampleDecoding::decoded_sample(std::size_t run, const DecodeResult& result,
                                             const DecodeStatistics& statistics) const {
   const ProblemSet& set = plan_.runs()[run].set;
@@ -226,7 +225,7 @@ GradedSample SampleDecoding::decoded_sample(std::size_t run, const DecodeResult&
   return graded;
 }
 
-/// Commits graded samples, reports progress to the watchdog and forwards a stop.
+/// Commits graded samples, reports progress and forwards a stop.
 void SampleDecoding::attend_grading(WorkQueue& queue) {
   commit_graded(queue);
   const std::uint64_t signs = grader_->signs_of_life() + waits_;

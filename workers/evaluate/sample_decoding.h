@@ -1,7 +1,7 @@
 #pragma once
 
-/// Decodes and grades the open samples of an evaluation. Ranks lease samples; programs are graded
-/// in parallel; every graded sample is written at once.
+/// Decodes and grades an evaluation's open samples. Ranks lease samples; programs are graded in
+/// parallel; every graded sample is written at once.
 
 #include <atomic>
 #include <cstdint>
@@ -24,7 +24,6 @@
 
 namespace jforge {
 
-/// One rank's share.
 class SampleDecoding {
  public:
   /// References must outlive it. Buffers are charged to `account`.
@@ -35,16 +34,16 @@ class SampleDecoding {
   SampleDecoding(const SampleDecoding&) = delete;
   SampleDecoding& operator=(const SampleDecoding&) = delete;
 
-  /// Collective. Finishes the plan's open work; false if a stop was requested.
+  /// Collective. False if a stop was requested.
   [[nodiscard]] bool run();
-  /// Lines that this rank has appended to its part of `run` in this call.
+  /// This rank's lines of `run` in this call, as in its part.
   [[nodiscard]] const std::string& lines(std::size_t run) const { return shares_[run].lines; }
 
  private:
-  /// This rank's results for one task and method in this call.
+  /// This rank's results of one run in this call.
   struct Share {
     std::optional<AppendLog> log = {};
-    std::string lines = {};  ///< As appended to `log`.
+    std::string lines = {};
     DecodingCost cost = {};
   };
   struct WorkItem {
@@ -75,12 +74,12 @@ class SampleDecoding {
   const EvaluationContext& context_;
   MemoryAccount& account_;
   const double deadline_seconds_;
-  std::vector<Share> shares_;  ///< One per run of the plan.
+  std::vector<Share> shares_;  ///< By run of the plan.
   std::vector<WorkItem> items_;
   std::int64_t samples_here_ = 0;
-  std::int64_t told_ = 0;  ///< Samples done at the last on_progress call.
+  std::int64_t told_ = 0;  ///< samples_done at the last on_progress.
   std::atomic<bool> abandoned_ = false;
-  std::atomic<std::uint64_t> waits_ = 0;  ///< Signs of life of running programs.
+  std::atomic<std::uint64_t> waits_ = 0;  ///< Signs of life of programs.
   std::uint64_t grading_signs_ = 0;       ///< At the last attend_grading().
   HostPrograms programs_;
   std::unique_ptr<CodeRunner> code_runner_;  ///< Null if no task runs code.

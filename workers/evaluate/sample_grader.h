@@ -1,7 +1,5 @@
 #pragma once
 
-/// Grades decoded samples, in parallel to decoding if programs are run.
-
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -15,28 +13,26 @@
 namespace jforge {
 
 struct GradedSample {
-  std::size_t run = 0;  ///< The caller's index of task and method.
+  std::size_t run = 0;  ///< The caller's index.
   TimedSample sample;
 };
 
 /// Not thread-safe.
 class SampleGrader {
  public:
-  /// `runner` may be null if no task runs code. `threads` programs run at a time, each after
-  /// getting a turn if `turns` is set. Runner, turns and arguments of add() must outlive the
-  /// grader.
+  /// `runner` may be null if no task runs code. At most `threads` programs run at a time, each with
+  /// a turn if `turns` is set. Runner, turns and arguments of add() must outlive the grader.
   SampleGrader(CodeRunner* runner, int threads, const HostTurns* turns = nullptr)
       : pool_(runner, threads, turns) {}
 
-  /// Extracts the answer from the text, cut at the task's stop texts, and submits it. Throws errors
-  /// of grading any answer.
+  /// Extracts the answer from the text, cut at stop texts, and submits it. Throws errors of any
+  /// grading.
   void add(const Task& task, const TaskRecord& problem, GradedSample sample);
-  /// Returns newly graded samples with complete records, in any order. Throws as add().
+  /// Newly graded samples, in any order. Throws as add().
   [[nodiscard]] std::vector<GradedSample> take();
-  /// Whether add() would block.
   [[nodiscard]] bool full() const { return pool_.full(); }
   [[nodiscard]] std::uint64_t signs_of_life() const noexcept { return pool_.signs_of_life(); }
-  /// Whether samples were added and not yet taken.
+  /// Whether samples are not yet taken.
   [[nodiscard]] bool pending() const noexcept { return !waiting_.empty(); }
 
  private:

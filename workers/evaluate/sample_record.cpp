@@ -76,7 +76,7 @@ SampleRecord from_json(const Json& json) {
   return record;
 }
 
-/// Calls `read` with the line's JSON; turns JSON errors into DataError.
+/// Turns JSON errors of `read` into DataError.
 template <class Read>
 auto parse_line(std::string_view line, const std::string& origin, const Read& read) {
   const auto refusal = [&](const std::string& why) {

@@ -23,7 +23,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Raise if the measurement changes; part of the settings.
+/// Raise if the measurement changes.
 constexpr int kSpeedVersion = 4;
 
 void log_speed(const std::string& model, const MethodRun& run, const Json& figures) {
@@ -63,7 +63,7 @@ SpeedMeasurement::SpeedMeasurement(const EvaluateConfig& config, const Evaluatio
 
 std::string SpeedMeasurement::settings_of(const std::vector<const MethodRun*>& task,
                                           const std::vector<SpeedBatch>& batches) const {
-  // The storage of weights affects speed, even if results are the same.
+  // The storage of weights affects speed even if results are equal.
   Json settings{{"version", kSpeedVersion},
                 {"decode_weights", static_cast<int>(plan_.model().decode_weights)},
                 {"methods", Json::array()},
@@ -160,8 +160,8 @@ bool SpeedMeasurement::measure(const std::vector<const MethodRun*>& task,
   const std::int32_t slots = batches.rbegin()->first;
   together(context_.comm,
            [&] { transformer_ = plan_.make_transformer(context_.kernels, account_, slots); });
-  // Warm-up of every method and size: loading code, growing buffers, capturing device graphs and
-  // choosing the fastest matrix products.
+  // Warm-up of every method and size: code, buffers, device graphs and the search for the fastest
+  // matrix products.
   bool going = true;
   for (const auto& [batch_prompts, problems] : batches) {
     for (const MethodRun* run : task) {
@@ -191,7 +191,7 @@ bool SpeedMeasurement::measure(const std::vector<const MethodRun*>& task,
   return going;
 }
 
-/// Collective. Runs every method once. False if a stop was requested.
+/// Collective. Runs every method. False if a stop was requested.
 bool SpeedMeasurement::measure_repeat(const std::vector<const MethodRun*>& task, const Open& open,
                                       SpeedRepeat& repeat) {
   repeat.load = {};
@@ -216,7 +216,7 @@ bool SpeedMeasurement::measure_repeat(const std::vector<const MethodRun*>& task,
   return true;
 }
 
-/// Collective: the ranks begin together. False if a stop was requested on any.
+/// Collective: ranks begin together. False if a stop was requested.
 bool SpeedMeasurement::decode(const MethodRun& run, const Open& open, SpeedPass& pass) {
   const SpeedBatch& batch = open.batch;
   const std::vector<Problem>& problems = run.set.problems;
@@ -249,11 +249,11 @@ bool SpeedMeasurement::decode(const MethodRun& run, const Open& open, SpeedPass&
   return !stop && !agree(context_.comm, stop_requested(), {});
 }
 
-/// Collective. Reads the load of all ranks' hosts.
+/// Collective: all hosts.
 void SpeedMeasurement::include_load(SpeedLoad& load) const {
   const MachineLoad here = read_machine_load();
   constexpr double kUnknown = -std::numeric_limits<double>::max();
-  // Negated, so that a maximum finds the slowest clock. Hosts without the value do not count.
+  // Negated: a maximum finds the slowest clock. Unknown values do not count.
   std::array<double, 3> most{here.load_per_core.value_or(kUnknown),
                              here.megahertz ? -*here.megahertz : kUnknown,
                              here.megahertz.value_or(kUnknown)};

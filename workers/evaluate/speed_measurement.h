@@ -1,7 +1,7 @@
 #pragma once
 
-/// Measures decoding speeds separately from accuracy: all methods in turn, repeatedly, at batch 1
-/// and at the evaluation's batch size (speed_record.h).
+/// Measures decoding speeds separately from accuracy: all methods in turn, repeatedly
+/// (speed_record.h).
 
 #include <cstdint>
 #include <functional>
@@ -26,24 +26,23 @@ struct SpeedBatch {
   bool operator==(const SpeedBatch&) const = default;
 };
 
-/// Batches to measure: 1, over evaluate.speed_problems problems per repeat, and
-/// evaluate.batch_prompts (if greater than 1), over enough problems to fill it. Empty if
-/// speed_problems is 0.
+/// Batch 1 over evaluate.speed_problems problems per repeat, and evaluate.batch_prompts, if
+/// greater, over enough problems to fill it. Empty if speed_problems is 0.
 [[nodiscard]] std::vector<SpeedBatch> speed_batches(const EvaluateConfig& config,
                                                     std::int64_t problems);
 
-/// One rank's part. All ranks decode the same problems at the same time, so figures are the speed
-/// of one rank with the others running; the job's speed is `ranks` times that. Each repeat takes
-/// the next problems, cyclically, so that repeats differ by machine state and problems.
+/// All ranks decode the same problems at the same time: figures are the speed of one rank with the
+/// others running, and the job's is `ranks` times that. Each repeat takes the next problems,
+/// cyclically.
 class SpeedMeasurement {
  public:
   /// References must outlive it. Buffers are charged to `account`.
   SpeedMeasurement(const EvaluateConfig& config, const EvaluationPlan& plan,
                    const EvaluationContext& context, MemoryAccount& account);
 
-  /// Collective. Measures the open repeats of one task. Each is written when done, so that a later
-  /// call continues. `task`: its runs. `set_figures` gets, on rank 0, a method's label and an array
-  /// with speed_figures() for each batch. False if a stop was requested.
+  /// Collective. Measures the open repeats of one task, whose runs are `task`. Each is written when
+  /// done, so that a later call continues. On rank 0 `set_figures` gets a method's label and
+  /// speed_figures() for each batch. False if a stop was requested.
   [[nodiscard]] bool run(
       const std::vector<const MethodRun*>& task,
       const std::function<void(const std::string&, nlohmann::ordered_json)>& set_figures);

@@ -23,7 +23,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// More runnable threads than cores; this job alone causes a load of about 1 per core.
+/// This job alone causes a load of about 1 per core.
 constexpr double kBusyLoad = 1.25;
 /// Fastest / slowest clock.
 constexpr double kUnsteadyClock = 1.1;
@@ -37,7 +37,7 @@ const SpeedPass* pass_of(const SpeedRepeat& repeat, const std::string& method) {
   return found == repeat.passes.end() ? nullptr : &*found;
 }
 
-// Tokens and seconds are both summed over ranks, so the ratio is the speed of one rank.
+// Tokens and seconds are sums over ranks: the ratio is one rank's speed.
 double decoding_speed(const SpeedPass& pass) {
   return static_cast<double>(pass.tokens - pass.sequences) / pass.decode_seconds;
 }
@@ -45,7 +45,7 @@ double whole_speed(const SpeedPass& pass) {
   return static_cast<double>(pass.tokens) / (pass.decode_seconds + pass.prefill_seconds);
 }
 
-/// Speed of the method in each repeat, divided by the baseline's if one is given.
+/// In each repeat, divided by the baseline's if given.
 std::vector<double> speeds(std::span<const SpeedRepeat> repeats, const std::string& method,
                            const std::string* baseline, double (*speed)(const SpeedPass&)) {
   std::vector<double> values;

@@ -1,9 +1,9 @@
 #pragma once
 
-/// Measured decoding speeds: figures and one file. A repeat decodes the same problems with each
-/// method in turn, greedy first; every repeat takes the task's next problems: AR, method, AR,
-/// method, … So a slow phase of the machine affects both sides of a ratio, and the spread of the
-/// ratios shows how far it can be trusted, also for other problems.
+/// Measured decoding speeds. A repeat decodes the same problems with each method in turn, greedy
+/// first, and every repeat takes the task's next problems. So a slow phase of the machine affects
+/// both sides of a ratio, and the spread of ratios shows how far to trust it, also for other
+/// problems.
 
 #include <cstdint>
 #include <filesystem>
@@ -17,18 +17,18 @@
 
 namespace jforge {
 
-/// One pass of one method over the problems, on all ranks.
+/// One method over the problems of a repeat, on all ranks.
 struct SpeedPass {
   std::string method;          ///< DecodingMethod::label
   std::int64_t sequences = 0;  ///< On all ranks.
-  std::int64_t tokens = 0;     ///< Of these, including each first token.
-  double decode_seconds = 0;   ///< In forwards without prefill, summed over ranks.
+  std::int64_t tokens = 0;     ///< Including each first token.
+  double decode_seconds = 0;   ///< Without prefill, summed over ranks.
   double prefill_seconds = 0;  ///< In the other forwards.
 
   bool operator==(const SpeedPass&) const = default;
 };
 
-/// Load of all hosts at begin and end of a repeat.
+/// Of all hosts, at begin and end of a repeat.
 struct SpeedLoad {
   std::optional<double> load_per_core;  ///< Maximum.
   std::optional<double> slowest_megahertz;
@@ -39,7 +39,7 @@ struct SpeedLoad {
 
 /// A line of MODEL/TASK.speed.
 struct SpeedRepeat {
-  std::string settings;            ///< 16 hex digits: hash of everything compared.
+  std::string settings;            ///< 16 hex digits over everything compared.
   std::string place;               ///< Ranks, threads, device, host.
   std::int32_t batch_prompts = 0;  ///< Decoded at once per rank.
   std::int32_t problems = 0;       ///< Per pass and rank.
@@ -60,10 +60,10 @@ struct SpeedRepeat {
 class SpeedFile {
  public:
   explicit SpeedFile(std::filesystem::path path) : path_(std::move(path)) {}
-  /// Returns the repeats with `settings` from which a measurement of `repeats` at each of `batches`
-  /// continues. All are from `place`, unless only another place has all of them; each (repeat,
-  /// batch) once, in that order, without repeats beyond `repeats`. Ignores a torn last line and,
-  /// with a warning, lines with a broken seal. Throws DataError for other malformed lines.
+  /// Returns the repeats with `settings` that a measurement of `repeats` at each of `batches`
+  /// continues: each (repeat, batch) once, in order, all from `place`, unless only another place
+  /// has all of them. Ignores repeats beyond `repeats`, a torn last line and, with a warning,
+  /// broken seals. Throws DataError for other malformed lines.
   [[nodiscard]] std::vector<SpeedRepeat> read(const std::string& settings, const std::string& place,
                                               std::size_t batches, std::int32_t repeats) const;
   /// Replaces the file durably by `found`, the result of read().
@@ -74,32 +74,30 @@ class SpeedFile {
   std::filesystem::path path_;
 };
 
-/// With its 95 % interval.
+/// 95 % interval.
 struct SpeedInterval {
   double mean = 0;
   double low = 0;
   double high = 0;
 };
 
-/// Geometric mean of one positive value per repeat, with the Student's t interval of the mean of
-/// their logarithms. Nothing for fewer than two values or one that is not positive and finite.
+/// Geometric mean of one positive value per repeat, with the Student's t interval of the mean
+/// logarithm. Nothing below two values or if one is not positive and finite.
 [[nodiscard]] std::optional<SpeedInterval> geometric_interval(std::span<const double> values);
 
-/// Returns the figures of `method` over repeats of one batch size:
+/// Figures of `method` over repeats of one batch size:
 ///   batch_prompts, problems, repeats, ranks, threads
-///   tokens_per_second, …_low, …_high    Σ(tokens − 1) / decoding seconds of one rank (mean of
-///                                       the ranks that decode side by side)
-///   tokens_per_second_with_prefill      Σ tokens / all seconds, of one rank
+///   tokens_per_second, …_low, …_high    Σ(tokens − 1) / decoding seconds of one rank (mean)
+///   tokens_per_second_with_prefill      Σ tokens / all seconds of one rank
 ///   speed_up, …_low, …_high             over `baseline` in the same repeats (tokens_per_second)
 ///   speed_up_with_prefill, …_low, …_high
-///   remark                              why they mean little (load_remark), or null
-/// Missing figures are null; speed_up is null for the baseline itself and without `baseline`.
+///   remark                              load_remark(), or null
+/// Missing figures are null, as are speed_up figures of or without the baseline.
 [[nodiscard]] nlohmann::ordered_json speed_figures(std::span<const SpeedRepeat> repeats,
                                                    const std::string& method,
                                                    const std::string& baseline);
 
-/// "load average of 3.1 per core", "clock between 1200 and 3400 MHz", or both; nothing for a quiet
-/// machine.
+/// "load average of 3.1 per core", "clock between 1200 and 3400 MHz", or both; nothing if quiet.
 [[nodiscard]] std::optional<std::string> load_remark(std::span<const SpeedRepeat> repeats);
 
 }  // namespace jforge

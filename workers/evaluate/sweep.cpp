@@ -43,7 +43,7 @@ Json sweep_of_task(const SweepConfig& sweep, const std::string& task, const std:
   return json;
 }
 
-// A roofline depends on model and machine, not on swept settings.
+// Rooflines do not depend on swept settings.
 Json earlier_roofline(const std::filesystem::path& path, const std::string& model,
                       const Json& machine) {
   if (!std::filesystem::exists(path)) {

@@ -1,7 +1,6 @@
 #pragma once
 
-/// `jforge sweep`: evaluates every combination of some decoding settings as a method of one
-/// evaluation and writes sweep.json.
+/// `jforge sweep`: evaluates combinations of decoding settings and writes sweep.json.
 
 #include <cstdint>
 #include <filesystem>
@@ -16,7 +15,7 @@
 namespace jforge {
 
 struct SweepAxis {
-  DecodingValue kind;  ///< The key's default; defines the type.
+  DecodingValue kind;  ///< The key's default and type.
   std::vector<DecodingValue> values;
 };
 
@@ -24,36 +23,35 @@ struct SweepAxis {
 struct SweepConfig {
   std::string method = "jacobi";
   std::vector<std::string> tasks;  ///< Empty: as [evaluate].
-  bool include_ar = true;          ///< Also measure the baseline in the same run.
-  /// All decoding keys; those with values are the axes of the grid.
+  bool include_ar = true;          ///< Measure the baseline too.
+  /// All decoding keys; those with values form the grid.
   std::map<std::string, SweepAxis, std::less<>> axes = empty_axes();
 
   [[nodiscard]] static std::map<std::string, SweepAxis, std::less<>> empty_axes();
-  /// Throws ConfigError naming the key for an unknown method, no axis, a key that the method lacks,
-  /// or a value that is out of range or repeated.
+  /// Throws ConfigError naming the key: unknown method, no axis, key not of the method, value out
+  /// of range or repeated.
   void validate() const;
-  /// Keys with values, sorted.
+  /// Sorted keys with values.
   [[nodiscard]] std::vector<std::string> keys() const;
   /// All combinations; the first key varies slowest.
   [[nodiscard]] std::vector<DecodingSettings> points() const;
 };
 
-/// The baseline, if included, then one method per point. `fixed`: settings that no axis varies.
-/// Throws ConfigError as validate().
+/// The baseline, if included, then one method per point. `fixed`: settings of no axis. Throws
+/// ConfigError as validate().
 [[nodiscard]] std::vector<DecodingMethod> sweep_methods(const SweepConfig& sweep,
                                                         const DecodingSettings& fixed,
                                                         std::uint64_t seed);
 
-/// For rank 0. Writes directory/sweep.json from the figures of a finished evaluation of
-/// sweep_methods() under `directory`, and returns it: the object of the first task, with those of
-/// the others as "further_tasks":
+/// For rank 0. Writes directory/sweep.json from the figures (summary.json) of a finished evaluation
+/// of sweep_methods() and returns the object of the first task, with the others' as
+/// "further_tasks":
 ///   {"model", "task", "method", "keys": ["block_size", …],
 ///    "baseline": figures of "ar" or null,
 ///    "points": [{"settings": {"block_size": 8}, figures…}, …]}
-/// Figures are those of summary.json (evaluation_summary.h, evaluation_store.h). `roofline`, an
-/// array of roofline_profile.h, becomes "roofline"; null keeps that of an earlier sweep.json with
-/// the same model and `machine` (roofline_machine(), stored with it). Throws DataError if the
-/// earlier file is malformed.
+/// `roofline`, an array of roofline_profile.h, becomes "roofline"; null keeps that of an earlier
+/// sweep.json of the same model and `machine` (roofline_machine()). Throws DataError if that file
+/// is malformed.
 nlohmann::ordered_json write_sweep(const SweepConfig& sweep, const std::vector<std::string>& tasks,
                                    const std::string& model, const std::filesystem::path& directory,
                                    const nlohmann::ordered_json& machine,

@@ -23,7 +23,7 @@ namespace {
 constexpr int kQueueTag = 1;
 constexpr Rank kServerRank = 0;
 constexpr auto kPollInterval = std::chrono::milliseconds(2);
-/// Leases per rank if the rest were divided evenly.
+/// Leases per rank in an even division of the rest.
 constexpr std::int64_t kSharesPerRank = 4;
 
 // Kinds of messages to rank 0 …
@@ -35,7 +35,6 @@ constexpr std::int64_t kLease = 4;
 constexpr std::int64_t kAllLeft = 5;
 }  // namespace
 
-/// Exchanged between ranks of one job only.
 struct WorkQueue::Message {
   std::int64_t kind = 0;
   std::int64_t begin = 0;     ///< kLease
@@ -76,7 +75,7 @@ WorkLease WorkCounter::grant() {
   return {next_ - size, next_};
 }
 
-/// Rank 0's counter; its thread answers the other ranks until all have left.
+/// Counts on rank 0; its thread serves the other ranks until all have left.
 class WorkQueue::Server {
  public:
   Server(const Communicator& requests, const Communicator& replies, WorkCounter counter)
@@ -109,7 +108,7 @@ class WorkQueue::Server {
     }
     return std::nullopt;
   }
-  /// Total progress, with kStop or kAllLeft as kind.
+  /// With kStop or kAllLeft as kind, if so.
   [[nodiscard]] Message state() const {
     const std::lock_guard lock(mutex_);
     const std::int64_t kind = counter_.all_left() ? kAllLeft : counter_.stopped() ? kStop : 0;
@@ -138,7 +137,7 @@ class WorkQueue::Server {
         }
         {
           const std::lock_guard lock(mutex_);
-          // If all have left meanwhile, they must still be told.
+          // If all have left, they must be told.
           if (abandoned_ && !counter_.all_left()) {
             return;
           }
@@ -148,7 +147,7 @@ class WorkQueue::Server {
         }
       }
     } catch (const std::exception& error) {
-      // The ranks wait for replies that never come: end the job with the reason.
+      // The ranks wait for replies that never come: end the job.
       spdlog::critical("evaluation's work queue failed: {}", error.what());
       close_log();
       MpiSession::abort(static_cast<int>(ExitCode::internal));

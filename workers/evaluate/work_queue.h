@@ -1,6 +1,6 @@
 #pragma once
 
-/// Distributes the numbers 0, 1, 2, … dynamically; faster ranks take more.
+/// Distributes 0, 1, 2, … over ranks dynamically; faster ranks take more.
 
 #include <cstdint>
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace jforge {
 
-/// Numbers [begin, end) for one rank.
+/// Numbers [begin, end).
 struct WorkLease {
   std::int64_t begin = 0;
   std::int64_t end = 0;
@@ -20,21 +20,21 @@ struct WorkLease {
   bool operator==(const WorkLease&) const = default;
 };
 
-/// Logic of the queue. No lease is given twice, because a dead rank ends the job.
+/// No lease is given twice, because a dead rank ends the job.
 class WorkCounter {
  public:
-  /// `ends`: exclusive end of each group of numbers, ascending; the last is the total. At most
-  /// `most` ≥ 1 numbers per lease.
+  /// `ends`: exclusive end of each group, ascending; the last is the total. `most` ≥ 1: numbers per
+  /// lease.
   WorkCounter(std::vector<std::int64_t> ends, int ranks, std::int64_t most);
 
-  /// Returns the next numbers of one group. Leases shrink with the rest of the group, so that ranks
-  /// finish it at about the same time. Empty if none are left or after stop().
+  /// Next numbers of one group. Leases shrink with the rest of the group, so that ranks finish it
+  /// together. Empty if none are left or after stop().
   [[nodiscard]] WorkLease grant();
   void stop() noexcept { stopped_ = true; }
   [[nodiscard]] bool stopped() const noexcept { return stopped_; }
   void add_finished(std::int64_t count) noexcept { finished_ += count; }
   [[nodiscard]] std::int64_t finished() const noexcept { return finished_; }
-  /// Called when a rank has no work left and asks for none.
+  /// A rank has no work left.
   void leave() noexcept { left_ += 1; }
   [[nodiscard]] bool all_left() const noexcept { return left_ == ranks_; }
 
@@ -48,33 +48,32 @@ class WorkCounter {
   bool stopped_ = false;
 };
 
-/// A rank's end of the queue. A polling thread on rank 0 serves the other ranks over own
-/// communicators, so no coordinator is needed. A rank requests its next lease when it starts the
-/// last number of one. All calls except the constructor and close() are local, never spin, and
-/// belong to one thread.
+/// A rank's end of the queue. A polling thread on rank 0 serves the others, without a coordinator.
+/// A rank requests its next lease when it starts the last number of one. All calls except the
+/// constructor and close() are local, never spin, and belong to one thread.
 class WorkQueue {
  public:
   /// Collective. Arguments as for WorkCounter.
   WorkQueue(const Communicator& comm, std::vector<std::int64_t> ends, std::int64_t most_per_lease);
-  /// Without close(), waits for rank 0's own thread only.
+  /// Without close(), waits only for rank 0's own thread.
   ~WorkQueue();
   WorkQueue(const WorkQueue&) = delete;
   WorkQueue& operator=(const WorkQueue&) = delete;
 
-  /// Next number of this rank; nothing if none is left, after a stop or, unless `wait`, while a
-  /// reply is on its way.
+  /// This rank's next number; nothing if none is left, after a stop or, unless `wait`, before the
+  /// reply.
   [[nodiscard]] std::optional<std::int64_t> peek(bool wait);
-  /// Takes the number returned by peek().
+  /// Takes peek()'s number.
   void pop();
-  /// One number is done; reported to the other ranks with the next message.
+  /// One number is done; reported with the next message.
   void finished();
-  /// Stops the work on all ranks; others notice within a step or two.
+  /// Stops all ranks, others within a step or two.
   void stop();
-  /// Receives messages; call once per step. True if any rank has stopped the work.
+  /// Receives messages; call once per step. True after a stop on any rank.
   bool stopped();
   /// As far as known here.
   [[nodiscard]] std::int64_t finished_by_all() const;
-  /// This rank has no work left. Sleeps until that is true of all ranks.
+  /// Sleeps until no rank has work left.
   void leave();
   /// Collective, after leave().
   void close();
@@ -91,7 +90,7 @@ class WorkQueue {
 
   Communicator requests_;
   Communicator replies_;
-  std::unique_ptr<Server> server_;  // rank 0 only
+  std::unique_ptr<Server> server_;  // rank 0
   WorkLease lease_;                 // rest of the current one
   std::optional<WorkLease> next_;   // granted, not begun
   bool asked_ = false;              // a request is open
@@ -103,7 +102,7 @@ class WorkQueue {
 };
 
 /// Collective. Calls `work`, then `waiting`, then leaves the queue. An error in `work` stops the
-/// other ranks and is thrown on all, as by agree(). Returns whether a rank stopped the work.
+/// others and is thrown on all, as by agree(). True if a rank stopped the work.
 [[nodiscard]] bool work_together(const Communicator& comm, WorkQueue& queue,
                                  const std::function<void()>& work,
                                  const std::function<void()>& waiting);
