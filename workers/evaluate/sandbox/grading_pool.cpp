@@ -93,7 +93,7 @@ void GradingPool::throw_if_failed() {
 }
 
 bool GradingPool::next_job(std::unique_lock<std::mutex>& lock, Job& job) {
-  // First attempts go first: a second attempt stops all other threads.
+  // First attempts take precedence: a second attempt stops all other threads.
   changed_.wait(lock, [&] {
     return stopping_ || failure_ != nullptr || (!alone_ && !queue_.empty()) ||
            (running_ == 0 && !again_.empty());

@@ -21,32 +21,32 @@ struct GradedAnswer {
   Verdict verdict;
 };
 
-/// Grades answers on threads of its own; answers of tasks that run no code are graded in submit().
-/// An answer that times out is graded once more while no other program of this pool (with turns: of
-/// any process that shares them) is running, because load is not its fault; the second verdict
-/// counts. After Interrupted from the runner, new answers are dropped, and take() and drain()
-/// return earlier verdicts. Thread-safe.
+/// Grades answers on its own threads, or in submit() if the task runs no code. An answer that times
+/// out is graded once more with no other program of this pool (with turns: of all processes that
+/// share them) running, because load is not its fault; the second verdict counts. After Interrupted
+/// from the runner, new answers are dropped; take() and drain() return earlier verdicts.
+/// Thread-safe.
 class GradingPool {
  public:
-  /// `threads` >= 1: concurrent programs; at most share_of_cores(). `runner` may be null if no task
-  /// runs code. `runner` and `turns`, from which every program needs a turn, must outlive the pool.
+  /// `threads` >= 1: concurrent programs, at most share_of_cores(). `runner` may be null if no task
+  /// runs code. `runner` and `turns`, which every program waits for, must outlive the pool.
   GradingPool(CodeRunner* runner, int threads, const HostTurns* turns = nullptr);
   GradingPool(const GradingPool&) = delete;
   GradingPool& operator=(const GradingPool&) = delete;
-  /// Waits for running programs; drops the others.
+  /// Waits for running programs only.
   ~GradingPool();
 
   /// `task` and `record` must live until the verdict is returned. Blocks while four answers per
-  /// thread are queued. Throws the first error of Task::grade; nothing is graded after it.
+  /// thread are queued. Throws the first error of Task::grade, which ends grading.
   void submit(std::int64_t ticket, const Task& task, const std::optional<std::string>& answer,
               const TaskRecord& record);
-  /// Whether submit() would block for a task that runs code.
+  /// Whether submit() would block for code.
   [[nodiscard]] bool full() const;
-  /// Returns new verdicts, in any order, without waiting. Throws as submit().
+  /// Returns new verdicts in any order; does not block. Throws as submit().
   [[nodiscard]] std::vector<GradedAnswer> take();
   /// Waits until everything is graded. Throws as submit().
   [[nodiscard]] std::vector<GradedAnswer> drain();
-  /// Grows with every finished attempt and while a program waits for its turn.
+  /// Grows with every attempt and while a program waits for its turn.
   [[nodiscard]] std::uint64_t signs_of_life() const noexcept { return signs_; }
 
  private:
@@ -55,7 +55,7 @@ class GradingPool {
     const Task* task = nullptr;
     std::optional<std::string> answer;
     const TaskRecord* record = nullptr;
-    bool again = false;  ///< Second attempt, after a timeout.
+    bool again = false;  ///< Second attempt.
   };
 
   void work();
@@ -74,15 +74,15 @@ class GradingPool {
   std::vector<GradedAnswer> graded_;
   int running_ = 0;
   bool alone_ = false;  ///< A second attempt is running.
-  /// Nothing more is graded: the pool is destroyed or the runner was interrupted.
+  /// The pool is being destroyed or the runner was interrupted.
   std::atomic<bool> stopping_ = false;
   std::atomic<std::uint64_t> signs_ = 0;
   std::exception_ptr failure_;
   std::vector<std::thread> threads_;
 };
 
-/// Cores for one of `processes` processes on this machine: at most an equal share and the process's
-/// affinity, at least 1.
+/// Returns the cores for one of `processes` processes: at most an equal share of the machine's and
+/// the process's affinity, at least 1.
 [[nodiscard]] int share_of_cores(int processes);
 
 }  // namespace jforge

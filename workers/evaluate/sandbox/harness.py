@@ -1,9 +1,9 @@
-"""Runs inside the sandbox, around a program that nobody trusts (sandbox.h, harness_channel.h).
+"""Runs an untrusted program inside the sandbox (sandbox.h, harness_channel.h).
 
-Everything lives in locals of one function, taken before the program loads: what the program does to builtins, os, json
-or this module's globals does not reach it. Frames are a type byte, a little-endian 32-bit length and the payload.
-From the parent: S token+source, K nonce+check, C arguments. To the parent: R ready, L token (loaded), N nonce (checked),
-A arguments are there, V value, E reason.
+All state is in locals of one function, set before the program loads, so that changes to builtins, os, json or this
+module's globals do not reach it. Frame: type byte, little-endian 32-bit length, payload.
+From the parent: S token+source, K nonce+check, C arguments. To the parent: R ready, L token (loaded), N nonce
+(checked), A arguments received, V value, E reason.
 """
 
 
@@ -46,7 +46,7 @@ def serve(read_descriptor, write_descriptor, value_limit, entry_point):
             data = data[write(write_descriptor, data):]
 
     def regain():
-        """Undoes what the program may have put between the interpreter and this harness."""
+        """Restores builtins and removes the program's hooks and timers."""
         forget_names()
         restore_names(pristine)
         settrace(None)
@@ -76,7 +76,7 @@ def serve(read_descriptor, write_descriptor, value_limit, entry_point):
         leave(1)
 
     def encode(value):
-        """JSON text of a value, as data/tasks/code_runner.h says."""
+        """Returns a value's JSON text (data/tasks/code_runner.h)."""
         parts, size = [], 0
         numpy = modules.get("numpy")
         array, scalar = getattr(numpy, "ndarray", None), getattr(numpy, "generic", None)
@@ -120,7 +120,7 @@ def serve(read_descriptor, write_descriptor, value_limit, entry_point):
             put("]}")
 
         def decimal_text(number):
-            """Digits of a non-negative integer in less than quadratic time, with the decimal module's products."""
+            """Returns the digits of a non-negative integer in less than quadratic time."""
             import _decimal
 
             powers = {}
@@ -208,7 +208,7 @@ def serve(read_descriptor, write_descriptor, value_limit, entry_point):
         return "".join(parts).encode("ascii")
 
     send(b"R", sys.version.split()[0].encode("ascii"))
-    # Standard error was the parent's way to learn why the interpreter did not start.
+    # The parent reads standard error only to learn why the interpreter did not start.
     dup2(1, 2)
 
     kind, payload = receive()

@@ -19,7 +19,7 @@ constexpr std::int64_t kPollMilliseconds = 200;
 
 }  // namespace
 
-/// Waits until one of `polls` has an event; false after the deadline.
+/// Returns false after the deadline.
 bool HarnessChannel::wait_for(std::span<pollfd> polls, Clock::time_point deadline) const {
   while (true) {
     if (waiting_) {
@@ -34,7 +34,7 @@ bool HarnessChannel::wait_for(std::span<pollfd> polls, Clock::time_point deadlin
     if (ready > 0) {
       return true;
     }
-    // now_() may have stood still meanwhile.
+    // now_() may have stood still.
     if (ready == 0 && left.count() <= timeout && now_() >= deadline) {
       return false;
     }
@@ -107,7 +107,7 @@ ChannelOutcome HarnessChannel::receive(HarnessFrame& frame, Clock::time_point de
   }
   frame.kind = header[0];
   frame.payload.clear();
-  // Grows with the bytes received, because the length cannot be trusted.
+  // Grows as bytes arrive, because the length cannot be trusted.
   while (frame.payload.size() < size) {
     const std::size_t begin = frame.payload.size();
     frame.payload.resize(begin + std::min(size - begin, kChunkBytes));

@@ -1,7 +1,7 @@
 #pragma once
 
-/// Parent's end of the dialogue with harness.py over two non-blocking pipes. A frame is a type
-/// byte, a little-endian 32-bit length and the payload. The other end may be hostile.
+/// Parent's end of the dialogue with harness.py over two pipes. Frame: type byte, little-endian
+/// 32-bit length, payload. The other end may be hostile.
 
 #include <poll.h>
 
@@ -18,7 +18,7 @@ namespace jforge {
 enum class ChannelOutcome {
   ok,
   timed_out,
-  closed,  ///< The other end closed a pipe or died.
+  closed,  ///< The other end closed or died.
   broken   ///< Unexpected bytes, or a frame larger than allowed.
 };
 
@@ -31,12 +31,11 @@ class HarnessChannel {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Clock that deadlines are compared with.
   using Now = std::function<Clock::time_point()>;
 
-  /// Does not own the descriptors, which must be non-blocking. `payload_limit`: maximum bytes of a
-  /// received frame. `cancelled` and `waiting` are called several times a second during send() and
-  /// receive(), which throw Interrupted once `cancelled` returns true.
+  /// Descriptors are non-blocking and not owned. `payload_limit`: bytes of a received frame.
+  /// `cancelled` and `waiting` are called several times a second in send() and receive(), which
+  /// throw Interrupted once `cancelled` is true.
   HarnessChannel(int command, int reply, std::size_t payload_limit,
                  std::function<bool()> cancelled = {}, std::function<void()> waiting = {},
                  Now now = Clock::now)
@@ -47,8 +46,8 @@ class HarnessChannel {
         waiting_(std::move(waiting)),
         now_(std::move(now)) {}
 
-  /// Sends a frame with the payload `first` + `second`, below 4 GiB. Bytes that arrive meanwhile
-  /// are `broken`: the harness only answers.
+  /// Payload: `first` + `second`, below 4 GiB. Bytes that arrive meanwhile are `broken`, because
+  /// the harness only answers.
   [[nodiscard]] ChannelOutcome send(char kind, std::string_view first, std::string_view second,
                                     Clock::time_point deadline);
   [[nodiscard]] ChannelOutcome receive(HarnessFrame& frame, Clock::time_point deadline);

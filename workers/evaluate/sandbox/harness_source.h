@@ -2,7 +2,6 @@
 
 namespace jforge {
 
-/// Text of harness.py.
 [[nodiscard]] const char* harness_source();
 
 }  // namespace jforge

@@ -14,7 +14,7 @@ namespace jforge {
 namespace {
 
 constexpr auto kPoll = std::chrono::milliseconds(2);
-/// Byte held by the process next in line; the bytes before it are turns.
+/// Byte of the process next in line; turns are the bytes before it.
 constexpr off_t kGate = off_t{1} << 20;
 
 [[noreturn]] void refuse(const std::string& what) {
@@ -23,15 +23,14 @@ constexpr off_t kGate = off_t{1} << 20;
       std::strerror(errno)));
 }
 
-/// Sets or ends a lock of this open file; false if another open file holds some of the bytes.
+/// Sets or ends a lock; false if another open file holds some of the bytes.
 bool lock(const OwnedDescriptor& file, short type, off_t begin, off_t count) {
   struct flock asked {};
   asked.l_type = type;
   asked.l_whence = SEEK_SET;
   asked.l_start = begin;
   asked.l_len = count;
-  // Locks belong to the open file, not to the process as with F_SETLK, so they separate threads
-  // too.
+  // Per open file, not per process as F_SETLK, so threads exclude each other too.
   while (fcntl(file.get(), F_OFD_SETLK, &asked) != 0) {
     if (errno == EAGAIN || errno == EACCES) {
       return false;
@@ -47,7 +46,7 @@ bool lock(const OwnedDescriptor& file, short type, off_t begin, off_t count) {
 
 HostTurn::~HostTurn() {
   if (file_.get() >= 0) {
-    // Unlocks explicitly, because a child that is being started may still have the file open.
+    // Explicitly: a child that is being started may still have the file open.
     struct flock asked {};
     asked.l_type = F_UNLCK;
     asked.l_whence = SEEK_SET;

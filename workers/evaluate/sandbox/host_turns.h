@@ -12,7 +12,6 @@
 
 namespace jforge {
 
-/// Ends with the object.
 class HostTurn {
  public:
   HostTurn(HostTurn&&) noexcept = default;
@@ -25,17 +24,16 @@ class HostTurn {
   OwnedDescriptor file_;
 };
 
-/// Locks on bytes of one file: at most `slots` turns at a time, or one exclusive turn. The kernel
-/// releases locks of dead processes. New turns queue after a waiting exclusive turn, which
-/// therefore waits only for running programs. Thread-safe.
+/// Locks on bytes of one file: at most `slots` turns or one exclusive turn. The kernel releases
+/// locks of dead processes. New turns queue after a waiting exclusive turn. Thread-safe.
 class HostTurns {
  public:
   /// Opens or creates `path`, which may be removed once every process has opened it. `slots` >= 1,
-  /// the same in all processes. Throws EnvironmentError.
+  /// equal everywhere. Throws EnvironmentError.
   HostTurns(const std::filesystem::path& path, int slots);
 
-  /// Waits for a turn, exclusive if `alone`. Polls `give_up` every few milliseconds and returns
-  /// nothing once it is true. Throws EnvironmentError if the system grants no locks.
+  /// Waits for a turn, exclusive if `alone`; nothing once `give_up`, polled every few milliseconds,
+  /// is true. Throws EnvironmentError if the system grants no locks.
   [[nodiscard]] std::optional<HostTurn> wait(bool alone,
                                              const std::function<bool()>& give_up) const;
 

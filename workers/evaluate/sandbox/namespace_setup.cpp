@@ -15,7 +15,7 @@
 namespace jforge {
 namespace {
 
-// The new root is built here: exists on every system, and is out of sight afterwards.
+// The new root is built here: exists everywhere, and is out of sight afterwards.
 constexpr const char* kStage = "/tmp";
 constexpr unsigned kInsideId = 65534;
 
@@ -87,7 +87,7 @@ bool write_map(const char* path, unsigned outside) {
 }
 
 FailedStep map_user(uid_t user, gid_t group) {
-  // A non-dumpable process cannot write its own maps. Keeps the flag short, because the memory is
+  // Maps can be written only by a dumpable process. The flag is set briefly, because the memory is
   // the parent's.
   const bool closed = prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) != 1;
   if (closed) {
@@ -187,7 +187,7 @@ FailedStep enter_namespaces(const NamespacePlan& plan, uid_t user, gid_t group) 
   if (chdir(plan.work_directory.c_str()) != 0) {
     return failed("entering the work directory");
   }
-  // Hides the host's name; failure is harmless.
+  // Failure is harmless.
   (void)sethostname("sandbox", 7);
   return drop_capabilities();
 }

@@ -6,15 +6,14 @@
 
 namespace jforge {
 
-/// First step that failed in the child.
 struct FailedStep {
   const char* what = nullptr;  ///< Null: no failure.
   int error = 0;               ///< errno
 };
 
-/// Runs in the child, in fresh user, mount and pid namespaces, and allocates nothing. Maps its
-/// user, makes the read-only root of `plan` with its tmpfs work directory, and drops all
-/// capabilities. `user` and `group` are its ids outside.
+/// Runs in the child, in fresh user, mount and pid namespaces; allocates nothing. Maps its user,
+/// makes the read-only root of `plan` with its tmpfs, and drops all capabilities. `user` and
+/// `group`: outer ids.
 [[nodiscard]] FailedStep enter_namespaces(const NamespacePlan& plan, uid_t user, gid_t group);
 
 }  // namespace jforge

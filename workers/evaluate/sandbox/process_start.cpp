@@ -28,13 +28,13 @@ constexpr unsigned kNobody = 65534;
 // Descriptors are first moved above every target.
 constexpr int kClear = 400;
 
-/// Shared by the sleeping parent and its children, which borrow its memory.
+/// Shared by the sleeping parent and its children.
 struct Start {
   const StartPlan* plan = nullptr;
   char* const* arguments = nullptr;
   char* const* environment = nullptr;
   std::byte* inner_stack = nullptr;
-  std::vector<int>* moved = nullptr;  ///< One element per descriptor.
+  std::vector<int>* moved = nullptr;  ///< One per descriptor.
   uid_t user = 0;
   gid_t group = 0;
   pid_t inner = -1;
@@ -46,14 +46,13 @@ struct Start {
   _exit(127);
 }
 
-// Uses bare system calls, because the library's set*id functions act on all of the parent's
-// threads.
+// Bare system calls: the library's set*id functions act on all threads of the parent.
 void become_nobody(Start& start) {
   if (syscall(SYS_geteuid) != 0) {
     return;
   }
   (void)syscall(SYS_setgroups, 0, nullptr);
-  // EINVAL: the namespace does not have that user, and "root" is an ordinary one outside.
+  // EINVAL: the namespace lacks that user, and "root" is an ordinary user outside.
   if ((syscall(SYS_setresgid, kNobody, kNobody, kNobody) != 0 && errno != EINVAL) ||
       (syscall(SYS_setresuid, kNobody, kNobody, kNobody) != 0 && errno != EINVAL)) {
     give_up(start, "becoming the user nobody");
@@ -94,7 +93,7 @@ void reset_signals(Start& start) {
   }
   sigset_t none;
   sigemptyset(&none);
-  // A signal that arrived meanwhile ends the child here, as intended.
+  // A signal that has arrived ends the child here, as intended.
   if (sigprocmask(SIG_SETMASK, &none, nullptr) != 0) {
     give_up(start, "unblocking signals");
   }
@@ -141,8 +140,8 @@ int outer_child(void* argument) {
   }
   start.user = static_cast<uid_t>(syscall(SYS_geteuid));
   start.group = static_cast<gid_t>(syscall(SYS_getegid));
-  // In a second step, so that the namespaces belong to the unprivileged user. CLONE_PARENT makes
-  // the process a child of this program.
+  // Second step, so that the namespaces belong to the unprivileged user. CLONE_PARENT makes it this
+  // program's child.
   start.inner = clone(inner_child, start.inner_stack + kStackBytes,
                       CLONE_VM | CLONE_VFORK | CLONE_PARENT | CLONE_NEWUSER | CLONE_NEWPID |
                           CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | SIGCHLD,
@@ -200,12 +199,12 @@ pid_t start_process(const StartPlan& plan) {
   start.inner_stack = stacks.inner();
   start.moved = &moved;
 
-  // A change of user makes the shared memory non-dumpable for this program too. One start at a
+  // A change of user makes the shared memory non-dumpable for this program too; one start at a
   // time, so that the flag can be restored.
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
   const int dumpable = prctl(PR_GET_DUMPABLE, 0, 0, 0, 0);
-  // Signals are blocked, because a handler in the child would run in this program's memory.
+  // A handler in the child would run in this program's memory.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);

@@ -29,9 +29,9 @@ struct KeptRun {
   std::vector<double> call_seconds;
 };
 
-/// 32 hex digits over everything that the outcome depends on.
+/// 32 hex digits.
 std::string hash_of(const CodeRunRequest& request, const std::string& environment) {
-  // JSON, so that different requests cannot produce the same text.
+  // JSON: different requests cannot produce the same text.
   const std::string text =
       nlohmann::json({kVersion, environment, request.candidate, request.check, request.entry_point,
                       request.calls, request.check_seconds, request.call_seconds,
@@ -40,7 +40,7 @@ std::string hash_of(const CodeRunRequest& request, const std::string& environmen
   return hash_hex(hash64(text)) + hash_hex(hash64(text, 1));
 }
 
-/// Returns nothing for a missing file or, with a warning, for a damaged one.
+/// Returns nothing for a missing or, with a warning, a damaged file.
 std::optional<KeptRun> read_run(const fs::path& file, const std::string& hash, std::size_t calls) {
   std::error_code none;
   if (!fs::exists(file, none)) {

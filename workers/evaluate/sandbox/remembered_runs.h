@@ -1,7 +1,5 @@
 #pragma once
 
-/// Disk cache of deterministic runs: a benchmark's canonical solutions, run by every evaluation.
-
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -14,18 +12,18 @@ namespace jforge {
 
 class Sandbox;
 
-/// Caches completed runs of requests with CodeRunRequest::repeatable; passes on all others. One
-/// sealed file (text_seal.h) per run, named by a hash of the request and the environment:
+/// Disk cache of deterministic runs (CodeRunRequest::repeatable): a benchmark's canonical
+/// solutions. One sealed file (text_seal.h) per run, named by a hash of request and environment:
 ///  {"version": 1, "request": hash, "call_seconds": [...], "values": [JSON text, ...]}
-/// A damaged or mismatched file causes a warning and a new run; a failed write causes a warning.
-/// Processes may share the folder. Thread-safe if the wrapped runner is.
+/// Damaged or mismatched files are replaced after a new run; these and failed writes cause a
+/// warning. Processes may share the folder. Thread-safe if the wrapped runner is.
 class RememberedRuns final : public CodeRunner {
  public:
-  /// Runs with more bytes of values are not cached.
+  /// Limit on the values of a cached run.
   static constexpr std::size_t kMostBytes = std::size_t{16} << 20;
 
-  /// `environment`: what else results depend on: Sandbox::description() and the processor (times
-  /// set limits). No folder: no cache.
+  /// `environment`: what else affects results: Sandbox::description() and the processor (times set
+  /// limits). No folder: no cache.
   RememberedRuns(std::unique_ptr<CodeRunner> runner, std::string environment,
                  std::optional<std::filesystem::path> folder = default_folder());
 
@@ -41,7 +39,7 @@ class RememberedRuns final : public CodeRunner {
   std::optional<std::filesystem::path> folder_;
 };
 
-/// Wraps the sandbox in a cache in default_folder(), keyed by sandbox, processor and harness.
+/// Caches in default_folder(), by sandbox, processor and harness.
 [[nodiscard]] std::unique_ptr<CodeRunner> remember_runs(std::unique_ptr<Sandbox> sandbox);
 
 }  // namespace jforge

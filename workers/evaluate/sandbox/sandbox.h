@@ -3,18 +3,17 @@
 /// Runs untrusted Python programs.
 ///
 /// Each run is one process in its own user, pid, mount, network, ipc and uts namespaces, made by
-/// bubblewrap or, without it, by our own code. It has a read-only view of system programs and
-/// libraries (sandbox_layout.h), a small writable tmpfs, no network, no capabilities, a seccomp
-/// filter (seccomp_filter.h), limits on memory, CPU time, files, threads and output, and wall-clock
-/// limits kept from outside. It cannot start processes; its standard output and error are
-/// discarded. When run() returns, the process and everything it wrote are gone. Sandboxes also end
-/// if this process dies or hangs: their first process (sandbox_init.c) kills the program when the
-/// pipe from here closes or its own time limit has passed.
+/// bubblewrap or our own code: a read-only view of system programs and libraries
+/// (sandbox_layout.h), a small writable tmpfs, no network, no capabilities, a seccomp filter
+/// (seccomp_filter.h), limits on memory, CPU time, files, threads and output, and wall-clock limits
+/// kept from outside. It cannot start processes; its output is discarded. When run() returns, the
+/// process and all that it wrote are gone. Sandboxes also end if this process dies or hangs: their
+/// first process (sandbox_init.c) kills the program when the pipe from here closes or its time
+/// limit has passed.
 ///
-/// Trust model. harness.py loads the program as a module, confirms with a token, and only then
-/// receives a nonce and the check, later the arguments of one call at a time. Unexpected bytes, an
-/// early exit with any code, and a thread left after loading (checked from outside) are failures;
-/// output is never read.
+/// Trust: harness.py loads the program as a module, confirms with a token, and only then receives a
+/// nonce and the check, later the arguments of one call at a time. Unexpected bytes, an early exit
+/// with any code, and a thread left after loading (checked from outside) are failures.
 ///  - Calls: expected values never enter the sandbox; returned values are compared outside.
 ///  - Check: the assertions run in the program's own process, as in every scorer of these
 ///    benchmarks. Nonce, token and the restoring of builtins, trace hooks and timers stop programs
@@ -38,29 +37,29 @@ namespace jforge {
 enum class SandboxKind : std::uint8_t { bubblewrap, namespaces };
 
 struct SandboxOptions {
-  /// Empty: bubblewrap if it works here, else our own namespaces.
+  /// Empty: bubblewrap if it works, else our own namespaces.
   std::optional<SandboxKind> kind;
   std::filesystem::path bubblewrap = "/usr/bin/bwrap";
   std::filesystem::path interpreter = "/usr/bin/python3";
   std::vector<std::string> interpreter_options = {"-s", "-W", "ignore"};
-  std::int64_t work_bytes = std::int64_t{64} << 20;   ///< Size of the writable directory.
+  std::int64_t work_bytes = std::int64_t{64} << 20;   ///< Of the writable directory.
   std::int64_t value_bytes = std::int64_t{64} << 20;  ///< JSON text of one call's value.
-  /// Polled several times a second by the thread that runs a program; true ends the program. Not
-  /// used by the constructor.
+  /// Polled several times a second by the thread that runs a program; true ends it. Not used by the
+  /// constructor.
   std::function<bool()> cancelled = {};
-  /// Called whenever `cancelled` is polled, as a sign of life.
+  /// Sign of life; called whenever `cancelled` is polled.
   std::function<void()> waiting = {};
 };
 
-/// Makes the setup of all runs, except the kind of sandbox. Throws EnvironmentError if the
-/// interpreter is missing.
+/// The setup of all runs, without the kind of sandbox. Throws EnvironmentError without an
+/// interpreter.
 [[nodiscard]] SandboxSetup make_sandbox_setup(const SandboxOptions& options);
 
 /// Thread-safe: every call of run() has its own process.
 class Sandbox final : public CodeRunner {
  public:
   /// Tries a small program and numpy. Throws EnvironmentError, with advice, if the machine allows
-  /// no sandbox (nothing ever runs without one) or the interpreter or numpy is missing.
+  /// no sandbox (nothing ever runs without one) or lacks the interpreter or numpy.
   explicit Sandbox(const SandboxOptions& options = {});
 
   /// Throws Interrupted if SandboxOptions::cancelled ended the program.

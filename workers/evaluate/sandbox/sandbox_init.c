@@ -1,10 +1,10 @@
 // First process of a sandbox's pid namespace (sandbox.h). When it ends, the kernel kills all others
 // of the namespace. Nothing inside can kill, stop or trace it: signals from its own namespace do
-// not reach it, and the program's filter refuses tracing. It ends when the program ends, after its
-// time limit, or when the last writer of the lifeline is gone: jforge, however it died.
+// not reach it, and the program's filter refuses tracing. It ends with the program, after its time
+// limit, or when the last writer of the lifeline is gone: jforge, however it died.
 //
 // Arguments: descriptor of the seccomp program, descriptor of the lifeline's read end, seconds, the
-// program, its arguments. Exits as a shell does: the program's status, or 128 + its signal.
+// program, its arguments. Exits with the program's status, or 128 + its signal.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/filter.h>
@@ -58,13 +58,13 @@ static long long milliseconds_now(void) {
   return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
 }
 
-// Returns when the program has ended; exits if the lifeline closes or the time is over.
+// Returns after the program's end; exits if the lifeline closes or the time is over.
 static void watch(int program, int lifeline, long long seconds) {
   const long long end = milliseconds_now() + seconds * 1000;
   for (;;) {
     struct pollfd polled[2] = {{program, POLLIN, 0}, {lifeline, 0, 0}};
     const long long left = end - milliseconds_now();
-    // At most 10 s at a time, because poll's clock stops while the machine is suspended.
+    // At most 10 s at a time: poll's clock stops while the machine is suspended.
     const int ready = poll(polled, 2, left < 0 ? 0 : left < 10000 ? (int)left : 10000);
     if (ready > 0 && polled[0].revents != 0) {
       return;
@@ -96,7 +96,7 @@ int main(int count, char** arguments, char** environment) {
   if (program < 0) {
     fail("opening a handle of the interpreter");
   }
-  // Only the program may hold the harness's pipes, or closing them would not be noticed.
+  // Only the program may hold the harness's pipes, or closing them would go unnoticed.
   for (int descriptor = 0; descriptor < kDescriptors; ++descriptor) {
     if (descriptor != program && descriptor != lifeline) {
       close(descriptor);

@@ -1,6 +1,6 @@
 #include "workers/evaluate/sandbox/sandbox_init_image.h"
 
-// JFORGE_SANDBOX_INIT: path of the executable at build time.
+// JFORGE_SANDBOX_INIT: the executable's path at build time.
 __asm__(
     ".pushsection .rodata\n"
     ".balign 16\n"

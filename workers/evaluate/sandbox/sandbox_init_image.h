@@ -4,7 +4,7 @@
 
 namespace jforge {
 
-/// Bytes of the executable built from sandbox_init.c.
+/// The executable built from sandbox_init.c.
 [[nodiscard]] std::string_view sandbox_init_image();
 
 }  // namespace jforge

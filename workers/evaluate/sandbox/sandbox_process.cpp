@@ -51,7 +51,7 @@ void make_non_blocking(const OwnedDescriptor& descriptor) {
   (void)fcntl(descriptor.get(), F_SETFL, fcntl(descriptor.get(), F_GETFL) | O_NONBLOCK);
 }
 
-/// Two different descriptors that a program cannot predict.
+/// Two descriptors that a program cannot predict.
 std::array<int, 2> draw_descriptors() {
   std::array<std::uint16_t, 2> random{};
   if (getrandom(random.data(), sizeof(random), 0) != sizeof(random)) {
@@ -63,8 +63,8 @@ std::array<int, 2> draw_descriptors() {
   return {kFirstHarnessDescriptor + first, kFirstHarnessDescriptor + second};
 }
 
-// Nothing of the parent's environment is inherited. A fixed hash seed makes verdicts reproducible;
-// "python -I" would ignore it.
+// Programs inherit no environment. A fixed hash seed makes verdicts reproducible; "python -I" would
+// ignore it.
 std::vector<std::string> make_environment(std::uint32_t hash_seed) {
   return {"PATH=/usr/bin",
           "HOME=/tmp",
@@ -94,14 +94,14 @@ pid_t child_pid_of(const std::string& info) {
   return pid;
 }
 
-/// First child of a process; −1 if none is found.
+/// Returns −1 if there is none.
 pid_t child_of(pid_t process) {
   std::ifstream children(fmt::format("/proc/{}/task/{}/children", process, process));
   pid_t child = -1;
   if (children >> child) {
     return child;
   }
-  // The kernel does not provide that file.
+  // The kernel lacks that file.
   std::error_code error;
   for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end;
        entry.increment(error)) {
@@ -116,7 +116,7 @@ pid_t child_of(pid_t process) {
   return -1;
 }
 
-/// The same file with its own offset.
+/// Reopens the file, with its own offset.
 OwnedDescriptor reopened(const OwnedDescriptor& file) {
   const std::string path = fmt::format("/proc/self/fd/{}", file.get());
   OwnedDescriptor again(open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -167,7 +167,7 @@ SandboxProcess::SandboxProcess(const SandboxSetup& setup, const ProcessSettings&
   StartPlan plan;
   plan.environment = make_environment(settings.hash_seed);
   plan.limits = {{RLIMIT_AS, static_cast<rlim_t>(settings.memory_bytes)},
-                 // SIGXCPU at the soft limit; SIGKILL at the hard one for programs that ignore it.
+                 // SIGXCPU at the soft limit; SIGKILL at the hard one, for programs that ignore it.
                  {RLIMIT_CPU, static_cast<rlim_t>(settings.cpu_seconds), 1},
                  {RLIMIT_FSIZE, static_cast<rlim_t>(setup.work_bytes)},
                  {RLIMIT_STACK, kStackBytes},
@@ -178,7 +178,7 @@ SandboxProcess::SandboxProcess(const SandboxSetup& setup, const ProcessSettings&
                       {null.get(), 1},
                       {errors.write.get(), 2},
                       {commands.read.get(), numbers[0]},
-                      // Its only writer is this process, so it closes when this process dies.
+                      // This process is its only writer, so it closes when this process dies.
                       {commands.read.get(), kLifelineDescriptor},
                       {filter.read.get(), kFilterDescriptor},
                       {init.get(), kInitDescriptor},
@@ -225,7 +225,7 @@ SandboxProcess::SandboxProcess(const SandboxSetup& setup, const ProcessSettings&
   for (const OwnedDescriptor* descriptor : {&command_, &reply_, &errors_}) {
     make_non_blocking(*descriptor);
   }
-  // Only the child may hold these ends, or its death would not be noticed.
+  // Only the child may hold these ends, or its death would go unnoticed.
   errors.write.reset();
   info.write.reset();
   try {
@@ -241,7 +241,7 @@ SandboxProcess::~SandboxProcess() { kill_and_reap(); }
 void SandboxProcess::find_init(OwnedDescriptor info, OwnedDescriptor block) {
   init_ = child_;
   if (bubblewrap_) {
-    // The process waits until `block` closes, so its id cannot have been reused.
+    // The process waits for `block`, so its id cannot have been reused.
     init_ = child_pid_of(read_some(info, kStartPatience));
     if (init_ <= 0) {
       throw EnvironmentError("code sandbox: bubblewrap did not start: " + start_message());
@@ -263,7 +263,7 @@ std::chrono::nanoseconds SandboxProcess::time_kept_waiting() {
   const std::string_view line(text.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
   const std::size_t begin = line.find(' ');
   std::int64_t nanoseconds = 0;
-  // Empty for a process that has ended: keep the last value.
+  // Empty after the process's end: keep the last value.
   if (begin != std::string_view::npos &&
       std::from_chars(line.data() + begin + 1, line.data() + line.size(), nanoseconds).ec ==
           std::errc()) {
@@ -294,7 +294,7 @@ void SandboxProcess::started() {
   const std::string path = fmt::format("/proc/{}/oom_score_adj", interpreter_);
   const OwnedDescriptor file(open(path.c_str(), O_WRONLY | O_CLOEXEC));
   if (file.get() >= 0) {
-    // Best effort: the memory limit still holds without it.
+    // Best effort: the memory limit holds without it.
     [[maybe_unused]] const ssize_t written = write(file.get(), "1000", 4);
   }
 }
@@ -334,7 +334,7 @@ ProcessEnd SandboxProcess::reap() noexcept {
   }
   const double used = static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
                       1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
-  // The kernel counts CPU limits in ticks, `used` by its clock; they differ slightly.
+  // CPU limits count in ticks, `used` by the clock.
   end.cpu_limit = end.signal == SIGXCPU ||
                   (end.signal == SIGKILL && used > static_cast<double>(cpu_seconds_) - 0.5);
   return end;
@@ -346,7 +346,7 @@ void SandboxProcess::kill_and_reap() noexcept {
   }
   if (handle_.get() >= 0) {
     (void)syscall(SYS_pidfd_send_signal, handle_.get(), SIGKILL, nullptr, 0);
-    // When the first process of a namespace is gone, so are all others.
+    // All others die with the first process of a namespace.
     pollfd polled{handle_.get(), POLLIN, 0};
     while (poll(&polled, 1, -1) < 0 && errno == EINTR) {
     }

@@ -33,7 +33,6 @@ class OwnedDescriptor {
   int number_ = -1;
 };
 
-/// Common to all runs.
 struct SandboxSetup {
   bool bubblewrap = false;  ///< Otherwise our own namespaces.
   std::filesystem::path bubblewrap_program;
@@ -48,7 +47,6 @@ struct SandboxSetup {
   std::function<void()> waiting;    ///< See SandboxOptions.
 };
 
-/// Limits of one run.
 struct ProcessSettings {
   std::int64_t memory_bytes = 0;
   std::int64_t cpu_seconds = 0;
@@ -57,14 +55,14 @@ struct ProcessSettings {
 };
 
 struct ProcessEnd {
-  int exit_code = -1;  ///< -1 if a signal ended it.
+  int exit_code = -1;  ///< -1 after a signal.
   int signal = 0;
-  bool cpu_limit = false;  ///< It used up its CPU time.
+  bool cpu_limit = false;  ///< CPU time is used up.
 };
 
 class SandboxProcess {
  public:
-  /// Starts the interpreter with the harness. Throws EnvironmentError.
+  /// Throws EnvironmentError.
   SandboxProcess(const SandboxSetup& setup, const ProcessSettings& settings,
                  const std::string& entry_point);
   SandboxProcess(const SandboxProcess&) = delete;
@@ -74,17 +72,17 @@ class SandboxProcess {
 
   [[nodiscard]] int command() const { return command_.get(); }  ///< Non-blocking.
   [[nodiscard]] int reply() const { return reply_.get(); }      ///< Non-blocking.
-  /// Returns standard error of the start so far, in one line.
+  /// Standard error so far, in one line.
   [[nodiscard]] std::string start_message();
-  /// Call when the harness is ready: stops reading standard error and makes the process the first
-  /// victim if memory runs out. Throws EnvironmentError if the process cannot be found.
+  /// Call when the harness is ready: ignores standard error from now on and makes the process the
+  /// first victim if memory runs out. Throws EnvironmentError if it cannot be found.
   void started();
-  /// Returns how long its main thread was runnable without a CPU, because of other load; completed
-  /// waits only. Zero if the kernel does not count it.
+  /// Returns how long its main thread was runnable without a CPU (completed waits); zero if
+  /// unknown.
   [[nodiscard]] std::chrono::nanoseconds time_kept_waiting();
   /// Checked from outside.
   [[nodiscard]] bool has_one_thread() const;
-  /// Returns how it ended, if it ends within `patience`.
+  /// Returns nothing if it does not end within `patience`.
   [[nodiscard]] std::optional<ProcessEnd> wait(std::chrono::milliseconds patience);
 
  private:
@@ -97,11 +95,11 @@ class SandboxProcess {
   OwnedDescriptor command_;
   OwnedDescriptor reply_;
   OwnedDescriptor errors_;
-  OwnedDescriptor handle_;  ///< pidfd of the sandbox's first process; all others die with it.
-  pid_t child_ = -1;        ///< Child to wait for: that process or bubblewrap.
+  OwnedDescriptor handle_;  ///< pidfd of the first process; all others die with it.
+  pid_t child_ = -1;        ///< To wait for: that process or bubblewrap.
   pid_t init_ = -1;
   pid_t interpreter_ = -1;    ///< Child of init_; set by started().
-  OwnedDescriptor schedule_;  ///< The interpreter's schedstat; set by started().
+  OwnedDescriptor schedule_;  ///< Its schedstat; set by started().
   std::chrono::nanoseconds kept_waiting_{0};
 };
 

@@ -21,10 +21,11 @@ constexpr std::size_t kSecretBytes = 16;
 constexpr std::size_t kReasonBytes = 400;
 constexpr std::int64_t kSourceBytes = std::int64_t{256} << 20;
 constexpr std::chrono::seconds kStartLimit{60};
-// The sandbox's own wall-clock limit exceeds ours, which starts later and excludes waits for a CPU.
+// The sandbox's own wall-clock limit is above ours, which starts later and excludes waits for a
+// CPU.
 constexpr std::int64_t kOwnLimitMargin = 120;
 constexpr std::int64_t kOwnLimitFactor = 20;
-// Time for a process or thread to disappear after its end; seconds on a busy machine.
+// For a process or thread to disappear after its end; seconds on a busy machine.
 constexpr std::chrono::seconds kEndPatience{5};
 
 std::string draw_secret() {
@@ -57,7 +58,7 @@ std::string clean(std::string_view reason) {
   return text;
 }
 
-/// The dialogue of one run. A failing step sets the result and returns false.
+/// One run. A failing step sets the result and returns false.
 class SandboxRun {
  public:
   SandboxRun(const SandboxSetup& setup, const CodeRunRequest& request, const CodeValueSink& sink)
@@ -83,8 +84,8 @@ class SandboxRun {
   }
 
  private:
-  /// Clock for all limits: stops while the program waits for a CPU, so that load causes no
-  /// timeouts. Sleeping counts.
+  /// Clock of all limits: stops while the program waits for a CPU, so that load causes no timeouts.
+  /// Sleeping counts.
   Clock::time_point now() {
     return Clock::now() - std::chrono::duration_cast<Clock::duration>(process_.time_kept_waiting());
   }

@@ -7,7 +7,7 @@
 
 namespace jforge {
 
-/// Runs `request` in a sandbox, as CodeRunner::run. Sets `python_version`, if not null.
+/// As CodeRunner::run; sets `python_version` if not null.
 [[nodiscard]] CodeRunResult run_in_sandbox(const SandboxSetup& setup, const CodeRunRequest& request,
                                            const CodeValueSink& sink,
                                            std::string* python_version = nullptr);

@@ -29,8 +29,8 @@ constexpr std::array kKilled{
 // Includes memory that no limit counts: memfd, System V and POSIX shared memory and queues, and
 // pages that vmsplice leaves in a pipe (a reference to one byte keeps two megabytes).
 //
-// vfork, fork and clone without CLONE_THREAD are refused so that a program stays one process:
-// nothing can outlive it, and only it can close its reply channel.
+// vfork, fork and clone without CLONE_THREAD are refused: nothing can outlive a program that stays
+// one process, and only it can close its reply channel.
 constexpr std::array kRefused{
     "fork",
     "vfork",
@@ -166,7 +166,7 @@ std::vector<sock_filter> make_seccomp_filter() {
              SCMP_A0(SCMP_CMP_MASKED_EQ, std::uint64_t{CLONE_THREAD}, std::uint64_t{0}));
   filter.add(SCMP_ACT_ERRNO(EPERM), "socket",
              SCMP_A0(SCMP_CMP_NE, std::uint64_t{AF_UNIX}, std::uint64_t{0}));
-  // Would let a process survive its parent. The kernel reads only the lower half of the argument.
+  // Would let a process survive its parent. The kernel reads only the argument's lower half.
   filter.add(SCMP_ACT_ERRNO(EPERM), "prctl",
              SCMP_A0(SCMP_CMP_MASKED_EQ, 0xffffffffUL, std::uint64_t{PR_SET_PDEATHSIG}));
   for (const auto request : {std::uint64_t{TIOCSTI}, std::uint64_t{TIOCLINUX}}) {
