@@ -15,9 +15,9 @@ namespace jforge {
 
 /// An entry of evaluate.tasks: "gsm8k", or with a prompt style "gsm8k:cot_boxed".
 struct TaskChoice {
-  std::string label;         ///< The entry, as in results.
-  std::string name;          ///< See data/tasks.
-  std::string prompt_style;  ///< Empty: the task's default.
+  std::string label;  ///< The whole entry, as in results.
+  std::string name;   ///< See data/tasks.
+  std::string prompt_style;
 };
 
 struct EvaluateConfig {
@@ -28,7 +28,7 @@ struct EvaluateConfig {
   DecodingSettings decoding = default_decoding_settings();
   std::int32_t samples_per_problem = 1;        ///< Above 1 only if sampled.
   std::optional<std::int64_t> max_new_tokens;  ///< Default: the task's.
-  std::optional<std::int64_t> limit;           ///< Only the first problems.
+  std::optional<std::int64_t> limit;           ///< Evaluate only the first problems.
   std::int32_t batch_prompts = 32;             ///< Decoded at once per rank; results do not change.
   /// Problems per repeat at batch 1; 0: speeds are not measured.
   std::int32_t speed_problems = 8;

@@ -1,7 +1,5 @@
 #pragma once
 
-/// Tasks × methods of one model, and open work.
-
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -50,13 +48,12 @@ class EvaluationPlan {
   [[nodiscard]] const BytePairTokenizer& tokenizer() const noexcept { return encoder_.tokenizer(); }
   [[nodiscard]] const std::string& weights_hash() const noexcept { return weights_hash_; }
   [[nodiscard]] const std::vector<ProblemSet>& sets() const noexcept { return sets_; }
-  /// Of the longest request.
+  /// Positions of the longest request.
   [[nodiscard]] std::int64_t capacity() const noexcept { return capacity_; }
   /// The model with a KV cache for `slots` sequences of any run.
   [[nodiscard]] std::unique_ptr<InferenceTransformer> make_transformer(KernelSet& kernels,
                                                                        MemoryAccount& account,
                                                                        std::int32_t slots) const;
-  /// By task, then by method.
   [[nodiscard]] const std::vector<MethodRun>& runs() const noexcept { return runs_; }
   [[nodiscard]] std::vector<std::vector<const MethodRun*>> runs_by_task() const;
 

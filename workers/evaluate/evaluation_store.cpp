@@ -172,7 +172,7 @@ std::vector<TimedSample> EvaluationStore::finished_samples(const MethodRun& run)
 /// Parts are removed last, so that a crash loses nothing.
 void EvaluationStore::merge(const MethodRun& run, const std::vector<std::string>& lines,
                             const Json& extra) const {
-  // As gathered: files of other machines may not be visible yet.
+  // Uses the gathered lines: files of other machines may not be visible yet.
   std::vector<TimedSample> samples = parse_lines(lines);
   std::set<PromptId> finished_here;
   for (const TimedSample& sample : samples) {

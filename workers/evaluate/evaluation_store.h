@@ -12,7 +12,6 @@
 
 namespace jforge {
 
-/// One task and method of a model.
 struct MethodRun {
   const ProblemSet& set;
   const DecodingMethod& method;
@@ -20,7 +19,7 @@ struct MethodRun {
   SampleFiles files;
 
   bool current = false;             ///< No work is open.
-  std::int64_t attempt = 1;         ///< Of this call's parts.
+  std::int64_t attempt = 1;         ///< Attempt of this call's parts.
   std::vector<PromptId> done = {};  ///< Finished by earlier calls.
 
   [[nodiscard]] const std::string& task() const noexcept { return set.choice.label; }

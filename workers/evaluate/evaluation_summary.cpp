@@ -53,7 +53,6 @@ std::vector<DecodingCost> costs_by_problem(std::span<const TimedSample> samples)
   return result;
 }
 
-/// Equal numbers of samples per problem.
 struct ProblemVerdicts {
   std::int64_t samples_per_problem = 0;
   std::vector<std::int64_t> right = {};
@@ -92,7 +91,6 @@ double share_of(const std::vector<std::int64_t>& right, std::int64_t samples_per
   return static_cast<double>(solved) / static_cast<double>(std::ssize(right) * samples_per_problem);
 }
 
-/// Share of right samples by rule.
 std::vector<std::pair<std::string, double>> rule_shares(std::span<const TimedSample> samples) {
   std::vector<std::pair<std::string, double>> shares;
   for (const auto& [rule, right] : samples.front().record.rules) {

@@ -1,7 +1,5 @@
 #pragma once
 
-/// Figures over samples, and summary.json.
-
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -69,7 +67,6 @@ class EvaluationSummary {
   /// Renames a damaged summary to *.damaged, with a warning.
   static void set_damaged_aside(const std::filesystem::path& evaluation_directory);
 
-  /// Whether there are figures with this settings hash.
   [[nodiscard]] bool is_current(const std::string& model, const std::string& task,
                                 const std::string& method, const std::string& settings) const;
   struct Place {
@@ -85,12 +82,11 @@ class EvaluationSummary {
   [[nodiscard]] const nlohmann::ordered_json& figures(const std::string& model,
                                                       const std::string& task,
                                                       const std::string& method) const;
-  /// As the figures say; empty if unknown.
+  /// Taken from the figures; empty if unknown.
   [[nodiscard]] std::string weights_of(const std::string& model) const;
   /// Requires: `figures` contains "settings".
   void set(const std::string& model, const std::string& task, const std::string& method,
            nlohmann::ordered_json figures);
-  /// Requires: the method has figures.
   void set_figure(const std::string& model, const std::string& task, const std::string& method,
                   const std::string& key, nlohmann::ordered_json value);
   void set_complete(const std::string& model, bool complete);

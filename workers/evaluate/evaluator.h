@@ -1,7 +1,5 @@
 #pragma once
 
-/// Distributed, resumable evaluation of a model.
-
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -29,12 +27,12 @@ struct ModelUnderTest {
 };
 
 struct EvaluationProgress {
-  std::string task;                ///< Of this rank's last sample.
-  std::string method;              ///< Likewise.
+  std::string task;  ///< This rank's last sample.
+  std::string method;
   std::int64_t samples_done = 0;   ///< By all ranks in this call, as known here.
   std::int64_t samples_total = 0;  ///< Open when this call began.
   std::int64_t samples_here = 0;   ///< By this rank in this call.
-  DecodingCost cost;               ///< Of this rank, task and method.
+  DecodingCost cost;               ///< This rank's cost for task and method.
 };
 
 struct EvaluationContext {

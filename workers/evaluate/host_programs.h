@@ -8,7 +8,7 @@
 namespace jforge {
 
 struct HostPrograms {
-  int threads = 1;  ///< Concurrent programs of this rank.
+  int threads = 1;  ///< For this rank.
   /// At most as many programs as the machine has cores, over all its ranks.
   std::unique_ptr<HostTurns> turns;
 };

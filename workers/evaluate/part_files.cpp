@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view kPartSuffix = ".part";
 
-/// 0 if `name` is not a part of `stem`.
+/// Returns 0 if `name` is not a part of `stem`.
 std::int64_t attempt_of(const std::string& name, const std::string& stem) {
   const std::string prefix = stem + ".attempt-";
   if (!name.starts_with(prefix) || !name.ends_with(kPartSuffix)) {

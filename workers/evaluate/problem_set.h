@@ -47,7 +47,6 @@ struct ProblemSet {
 
   /// Throws InternalError for an index outside the set.
   [[nodiscard]] const Problem& problem(PromptId id) const;
-  /// Throws as problem().
   [[nodiscard]] DecodeRequest request(PromptId id, const std::vector<TokenId>& eos_ids) const;
   /// Decodes up to the first stop token, without special tokens, in which a stop text would be
   /// lost. Replaces invalid UTF-8, so that the graded text is the recorded one.
@@ -56,7 +55,7 @@ struct ProblemSet {
 };
 
 struct TemplatedPrompt {
-  std::string text;  ///< After the chat template.
+  std::string text;
   std::vector<TokenId> ids;
 };
 

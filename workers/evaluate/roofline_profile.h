@@ -19,11 +19,10 @@ struct RooflineSettings {
   std::int64_t context_tokens = 128;  ///< Before the rows, forwarded once.
   std::int32_t repeats = 15;          ///< Per row count.
   std::int32_t warm_up = 3;           ///< Unmeasured passes per row count.
-  std::uint64_t seed = 0;             ///< Of the tokens.
+  std::uint64_t seed = 0;
 
   /// Throws ConfigError naming the setting.
   void validate() const;
-  /// Ascending.
   [[nodiscard]] std::vector<std::int32_t> row_counts() const;
   /// Required slot capacity.
   [[nodiscard]] std::int64_t positions() const { return context_tokens + max_rows; }
@@ -32,9 +31,9 @@ struct RooflineSettings {
 /// A forward pass over `rows` tokens of one sequence, all with predictions.
 struct RooflinePoint {
   std::int32_t rows = 0;
-  double seconds = 0;       ///< Median.
-  double seconds_low = 0;   ///< First quartile.
-  double seconds_high = 0;  ///< Third quartile.
+  double seconds = 0;  ///< Median.
+  double seconds_low = 0;
+  double seconds_high = 0;
 
   bool operator==(const RooflinePoint&) const = default;
 };

@@ -172,7 +172,6 @@ void SampleDecoding::decode_run(std::size_t run, WorkQueue& queue) {
 void SampleDecoding::admit_leased(DecodeEngine& engine, std::size_t run_index, WorkQueue& queue) {
   const MethodRun& run = plan_.runs()[run_index];
   while (engine.free_slots() > 0) {
-    // An empty batch waits for the next lease.
     const auto next = queue.peek(/*wait=*/engine.running() == 0);
     if (!next || items_[static_cast<std::size_t>(*next)].run != run_index) {
       return;
@@ -198,7 +197,7 @@ void SampleDecoding::hand_to_grader(std::size_t run_index, const DecodeResult& r
   commit_graded(queue);
 }
 
-/// Fields known before grading.
+/// Fills the fields known before grading.
 GradedSample SampleDecoding::decoded_sample(std::size_t run, const DecodeResult& result,
                                             const DecodeStatistics& statistics) const {
   const ProblemSet& set = plan_.runs()[run].set;

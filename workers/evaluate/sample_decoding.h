@@ -40,7 +40,6 @@ class SampleDecoding {
   [[nodiscard]] const std::string& lines(std::size_t run) const { return shares_[run].lines; }
 
  private:
-  /// This rank's results of one run in this call.
   struct Share {
     std::optional<AppendLog> log = {};
     std::string lines = {};
@@ -80,7 +79,7 @@ class SampleDecoding {
   std::int64_t told_ = 0;  ///< samples_done at the last on_progress.
   std::atomic<bool> abandoned_ = false;
   std::atomic<std::uint64_t> waits_ = 0;  ///< Signs of life of programs.
-  std::uint64_t grading_signs_ = 0;       ///< At the last attend_grading().
+  std::uint64_t grading_signs_ = 0;
   HostPrograms programs_;
   std::unique_ptr<CodeRunner> code_runner_;  ///< Null if no task runs code.
   std::optional<SampleGrader> grader_;

@@ -19,21 +19,20 @@
 
 namespace jforge {
 
-/// One completion of a problem.
 struct SampleRecord {
-  std::int64_t index = 0;     ///< 0-based position in the benchmark.
-  std::int64_t sample = 0;    ///< 0-based, of the problem.
-  std::string id;             ///< In the task.
+  std::int64_t index = 0;   ///< 0-based position in the benchmark.
+  std::int64_t sample = 0;  ///< 0-based, of the problem.
+  std::string id;
   std::string prompt_hash;    ///< Problem::hash
   std::string settings;       ///< 16 hex digits over everything that affects the result.
   std::int64_t tokens = 0;    ///< Including the first eos.
   std::int64_t forwards = 0;  ///< Without prefill.
   std::int64_t prefill_forwards = 0;
-  bool stopped_by_eos = false;        ///< "stop": "eos" or "length".
-  std::string token_hash;             ///< 16 hex digits.
-  std::optional<std::string> answer;  ///< As extracted.
-  std::string verdict;                ///< "pass", "fail" or "timeout".
-  std::string reason;                 ///< Empty for a pass.
+  bool stopped_by_eos = false;  ///< "stop": "eos" or "length".
+  std::string token_hash;       ///< 16 hex digits.
+  std::optional<std::string> answer;
+  std::string verdict;  ///< "pass", "fail" or "timeout".
+  std::string reason;   ///< Empty for a pass.
   /// On the base tests alone, for tasks with additional tests.
   std::optional<std::string> base_verdict;
   /// See Verdict::rules.
@@ -99,7 +98,7 @@ class SampleFiles {
 
  private:
   std::filesystem::path directory_;
-  std::string task_;  ///< As in file names.
+  std::string task_;
   std::string stem_;
   PartFiles parts_;
 };

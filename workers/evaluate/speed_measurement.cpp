@@ -249,7 +249,7 @@ bool SpeedMeasurement::decode(const MethodRun& run, const Open& open, SpeedPass&
   return !stop && !agree(context_.comm, stop_requested(), {});
 }
 
-/// Collective: all hosts.
+/// Collective: includes all ranks' hosts.
 void SpeedMeasurement::include_load(SpeedLoad& load) const {
   const MachineLoad here = read_machine_load();
   constexpr double kUnknown = -std::numeric_limits<double>::max();

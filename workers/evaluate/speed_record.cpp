@@ -25,7 +25,6 @@ using Json = nlohmann::ordered_json;
 
 /// This job alone causes a load of about 1 per core.
 constexpr double kBusyLoad = 1.25;
-/// Fastest / slowest clock.
 constexpr double kUnsteadyClock = 1.1;
 
 std::optional<double> optional_number(const Json& json) {

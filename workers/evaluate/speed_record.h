@@ -20,15 +20,15 @@ namespace jforge {
 /// One method over the problems of a repeat, on all ranks.
 struct SpeedPass {
   std::string method;          ///< DecodingMethod::label
-  std::int64_t sequences = 0;  ///< On all ranks.
+  std::int64_t sequences = 0;  ///< Sum over ranks.
   std::int64_t tokens = 0;     ///< Including each first token.
   double decode_seconds = 0;   ///< Without prefill, summed over ranks.
-  double prefill_seconds = 0;  ///< In the other forwards.
+  double prefill_seconds = 0;
 
   bool operator==(const SpeedPass&) const = default;
 };
 
-/// Of all hosts, at begin and end of a repeat.
+/// Extremes over all hosts, at begin and end of a repeat.
 struct SpeedLoad {
   std::optional<double> load_per_core;  ///< Maximum.
   std::optional<double> slowest_megahertz;
@@ -41,13 +41,13 @@ struct SpeedLoad {
 struct SpeedRepeat {
   std::string settings;            ///< 16 hex digits over everything compared.
   std::string place;               ///< Ranks, threads, device, host.
-  std::int32_t batch_prompts = 0;  ///< Decoded at once per rank.
+  std::int32_t batch_prompts = 0;  ///< Per rank.
   std::int32_t problems = 0;       ///< Per pass and rank.
   std::int32_t ranks = 0;
   std::int32_t threads = 0;  ///< Per rank.
   std::int32_t repeat = 0;   ///< From 0.
   SpeedLoad load = {};
-  std::vector<SpeedPass> passes = {};  ///< In the order of the methods.
+  std::vector<SpeedPass> passes = {};
 
   bool operator==(const SpeedRepeat&) const = default;
 };

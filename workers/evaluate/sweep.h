@@ -31,7 +31,6 @@ struct SweepConfig {
   /// Throws ConfigError naming the key: unknown method, no axis, key not of the method, value out
   /// of range or repeated.
   void validate() const;
-  /// Sorted keys with values.
   [[nodiscard]] std::vector<std::string> keys() const;
   /// All combinations; the first key varies slowest.
   [[nodiscard]] std::vector<DecodingSettings> points() const;

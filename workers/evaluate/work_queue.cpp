@@ -37,8 +37,8 @@ constexpr std::int64_t kAllLeft = 5;
 
 struct WorkQueue::Message {
   std::int64_t kind = 0;
-  std::int64_t begin = 0;     ///< kLease
-  std::int64_t end = 0;       ///< kLease
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
   std::int64_t finished = 0;  ///< To rank 0: since the last message; from it: by all ranks.
 
   using Bytes = std::array<std::byte, 4 * sizeof(std::int64_t)>;

@@ -63,7 +63,6 @@ class WorkQueue {
   /// This rank's next number; nothing if none is left, after a stop or, unless `wait`, before the
   /// reply.
   [[nodiscard]] std::optional<std::int64_t> peek(bool wait);
-  /// Takes peek()'s number.
   void pop();
   /// One number is done; reported with the next message.
   void finished();
@@ -71,7 +70,7 @@ class WorkQueue {
   void stop();
   /// Receives messages; call once per step. True after a stop on any rank.
   bool stopped();
-  /// As far as known here.
+  /// As far as this rank knows.
   [[nodiscard]] std::int64_t finished_by_all() const;
   /// Sleeps until no rank has work left.
   void leave();
@@ -90,7 +89,7 @@ class WorkQueue {
 
   Communicator requests_;
   Communicator replies_;
-  std::unique_ptr<Server> server_;  // rank 0
+  std::unique_ptr<Server> server_;  // rank 0 only
   WorkLease lease_;                 // rest of the current one
   std::optional<WorkLease> next_;   // granted, not begun
   bool asked_ = false;              // a request is open

@@ -45,7 +45,7 @@ class LeaseWriter {
   void wait_for_at_most(std::size_t leases, std::unique_lock<std::mutex>& lock);
 
   Write write_;
-  PhaseClock clock_;  ///< Of the writer thread.
+  PhaseClock clock_;  ///< For the writer thread.
   std::mutex mutex_;
   std::condition_variable changed_;
   /// The front lease is being written.

@@ -69,7 +69,7 @@ class LeasedGeneration {
   LeaseHooks hooks_;
   std::map<LeaseId, OpenLease> open_;
   std::unordered_map<PromptId, LeaseId> lease_of_;
-  std::deque<PromptId> waiting_;  ///< Leased, not started.
+  std::deque<PromptId> waiting_;
   std::int64_t forwards_ = 0;
   std::int64_t asked_at_ = 0;                       ///< `forwards_` at the open request.
   std::chrono::steady_clock::time_point retry_at_;  ///< Earliest next request after `wait`.

@@ -55,12 +55,12 @@ struct GeneratePrompt {
 
 /// Sums since construction.
 struct GenerationCounts {
-  std::int64_t prompts = 0;         ///< Finished.
-  std::int64_t cut_answers = 0;     ///< Of these, with StopReason::length.
-  std::int64_t answer_tokens = 0;   ///< Up to the first eos or T.
-  std::int64_t block_tokens = 0;    ///< n · blocks.
-  std::int64_t forwards = 0;        ///< Per sequence, without prefill.
-  std::int64_t prefill_tokens = 0;  ///< Of finished prompts.
+  std::int64_t prompts = 0;
+  std::int64_t cut_answers = 0;    ///< Ended by StopReason::length.
+  std::int64_t answer_tokens = 0;  ///< Up to the first eos or T.
+  std::int64_t block_tokens = 0;   ///< n · blocks.
+  std::int64_t forwards = 0;       ///< Per sequence, without prefill.
+  std::int64_t prefill_tokens = 0;
   std::int64_t states_seen = 0;
   std::int64_t flipped_blocks = 0;
   /// Includes dropped sequences.

@@ -15,10 +15,10 @@ enum class CollapseAction : std::uint8_t {
 };
 
 struct CollapseConfig {
-  std::int64_t check_every = 0;       ///< 0: never.
-  std::int64_t prompts = 8;           ///< Evenly spaced over the run's; the same in every check.
-  std::int64_t max_new_tokens = 128;  ///< Per answer.
-  double threshold = 0.5;             ///< Mean seq-rep-4 of collapsed answers is above.
+  std::int64_t check_every = 0;  ///< 0: never.
+  std::int64_t prompts = 8;      ///< Evenly spaced over the run's; the same in every check.
+  std::int64_t max_new_tokens = 128;
+  double threshold = 0.5;  ///< Answers above this mean seq-rep-4 have collapsed.
   CollapseAction action = CollapseAction::warn;
 
   /// Throws ConfigError naming the key.

@@ -14,11 +14,11 @@
 namespace jforge {
 
 struct ConversationFiles {
-  std::vector<std::string> files;  ///< As in RecordStream.
+  std::vector<std::string> files;  ///< See RecordStream.
   std::string question_field;
   std::string answer_field;
-  std::int64_t longest = 0;           ///< In tokens; longer sequences are dropped.
-  std::string longest_key;            ///< Its configuration key.
+  std::int64_t longest = 0;  ///< In tokens; longer sequences are dropped.
+  std::string longest_key;
   std::vector<TokenId> eos_ids = {};  ///< An answer ends after its first one.
   bool whole_end = false;             ///< Keep all that the template writes after it.
   bool train_prompt = false;          ///< Train on the prompt too.

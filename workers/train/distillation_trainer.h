@@ -44,7 +44,7 @@ using TrainingSample = std::variant<PackedSample, CausalSample>;
 class SampleSource {
  public:
   virtual ~SampleSource() = default;
-  /// Over all epochs.
+  /// Includes all epochs.
   [[nodiscard]] virtual std::int64_t size() const = 0;
   /// Maximum packed rows; > 0, cheap, equal on every rank, because it determines the division over
   /// ranks. Called before the first step only.
@@ -57,8 +57,8 @@ struct TrainPlan {
   std::int64_t total_steps = 0;       ///< Step s uses samples [(s−1)·B, s·B) of the order.
   std::int64_t steps_done = 0;        ///< Resume after this step.
   std::int64_t checkpoint_every = 0;  ///< 0: only at the end and on a stop.
-  PeakFlops peak = {};                ///< For MFU.
-  TrainerState state = {};            ///< After steps_done (state()).
+  PeakFlops peak = {};
+  TrainerState state = {};  ///< After steps_done (state()).
 };
 
 /// Empty functions are skipped.
@@ -115,7 +115,7 @@ class DistillationTrainer {
   /// Whether run() has thrown because weights or moments differ from those of the last update;
   /// since when is unknown. Equal on all ranks.
   [[nodiscard]] bool state_in_question() const noexcept { return optimizer_.state_in_question(); }
-  /// For checkpoints; without the probe's part.
+  /// Returns the state for checkpoints, without the probe's part.
   [[nodiscard]] TrainerState state() const {
     return {.spike_guard = spike_guard_.state(), .early_stop = {}};
   }
@@ -150,17 +150,16 @@ class DistillationTrainer {
   };
   /// Joins a failed step's remaining collectives, for which other ranks wait.
   void give_up_step(const FailureText& failure);
-  /// Divides the batch over ranks and micro-batches.
   [[nodiscard]] Passes divide_batch();
   [[nodiscard]] LocalWork train_batch(SampleSource& source, std::int64_t step, std::int64_t first,
                                       const Passes& passes, const TrainHooks& hooks);
-  /// Writes the squared gradient norms of both loss terms of batch_, after its forward, behind the
-  /// losses in results_. False if the batch trains only one term.
+  /// Writes the squared gradient norms of both loss terms of batch_, after its forward, to results_
+  /// following the losses. False if the batch trains only one term.
   [[nodiscard]] bool measure_terms(const Passes& passes, const TeacherForward& teacher);
   /// Requires a synchronized device. Throws NumericalError if a loss is not finite.
   /// `measured_share`: measured share of the batch's samples.
   void read_results(std::int64_t step, double measured_share, LocalWork& work);
-  /// On any rank.
+  /// True on all ranks if any rank measures norms.
   [[nodiscard]] bool norms_due(std::int64_t step) const;
   void build_batch(SampleSource& source, std::int64_t first,
                    const std::vector<std::size_t>& members, float sample_weight);
@@ -168,7 +167,7 @@ class DistillationTrainer {
   [[nodiscard]] TeacherForward teach();
   /// Collective. Updates, or skips the update of a spike.
   void update(LocalWork& work, StepMetrics& metrics);
-  /// Collective. Over all ranks.
+  /// Collective.
   [[nodiscard]] double weighted_loss(const VocabularyLossSums& own);
   /// Collective. True if any rank was asked to stop during the step.
   [[nodiscard]] bool gather_metrics(const LocalWork& work, double step_seconds, bool stop,
@@ -187,10 +186,10 @@ class DistillationTrainer {
   std::exception_ptr hook_failure_;
 
   // Reused, so that a warm step allocates nothing but the source's samples.
-  /// Of run()'s plan, starting with first_planned_.
+  /// Lengths of run()'s samples, starting with first_planned_.
   std::vector<std::int64_t> planned_lengths_;
   std::int64_t first_planned_ = 0;
-  std::vector<std::int64_t> lengths_;  ///< Of the step.
+  std::vector<std::int64_t> lengths_;
   BatchDivision over_ranks_;
   BatchDivision micro_batches_;
   BatchDivision other_micro_batches_;

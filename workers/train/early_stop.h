@@ -12,13 +12,13 @@ namespace jforge {
 
 enum class EarlyStopMeasure : std::uint8_t {
   either,
-  tpf,       ///< Tokens per forward of Jacobi decoding (METHOD.md, I24).
-  accuracy,  ///< Share of right answers.
+  tpf,  ///< Tokens per forward of Jacobi decoding (METHOD.md, I24).
+  accuracy,
 };
 
 struct EarlyStopConfig {
   std::int64_t every = 0;                           ///< 0: never.
-  std::string task = {};                            ///< As in evaluate.tasks.
+  std::string task = {};                            ///< See evaluate.tasks.
   std::filesystem::path data = {};                  ///< Held-out problems; empty: evaluate.data.
   std::int64_t problems = 32;                       ///< The first ones.
   std::optional<std::int64_t> max_new_tokens = {};  ///< Default: the task's.
@@ -31,7 +31,7 @@ struct EarlyStopConfig {
   [[nodiscard]] bool due(std::int64_t step) const { return every > 0 && step % every == 0; }
 };
 
-/// Part of checkpoints.
+/// Stored in checkpoints.
 struct EarlyStopState {
   std::optional<double> best_tpf = {};
   std::optional<double> best_accuracy = {};

@@ -49,7 +49,7 @@ class LentWeights {
   /// Collective at stage 3: starts to gather the group unless its slot holds it. If it throws, it
   /// has not started and may be repeated. Fault place: train.gather.
   void gather(std::int32_t group);
-  /// As ParameterSource; at stage 3 after gather().
+  /// See ParameterSource; at stage 3 after gather().
   [[nodiscard]] ConstTensorView lend(std::int32_t group);
 
   /// Marks slots and copies as stale.
@@ -61,7 +61,6 @@ class LentWeights {
 
   /// At home, kept or in its slot.
   [[nodiscard]] TensorView whole(std::int32_t group) const;
-  /// This rank's block of the group, as kept.
   [[nodiscard]] TensorView own_block(std::int32_t group) const;
 
   /// Stage 3: from now on every group is gathered again and hashed once, when lent, as in
@@ -91,13 +90,13 @@ class LentWeights {
   Buffer copies_;  ///< Whole or slots, if offloaded.
   GroupSlots resident_;
   std::vector<std::int64_t> slot_begins_;
-  std::vector<Work> work_;        ///< End of gathers, by group or (stage 3) slot.
-  std::vector<bool> copy_stale_;  ///< By group or slot.
+  std::vector<Work> work_;  ///< End of gathers, by group or (stage 3) slot.
+  std::vector<bool> copy_stale_;
   std::unique_ptr<Queue> copying_;
   std::vector<Event> copied_;  ///< End of copies.
   std::vector<Event> unread_;  ///< End of the last read of a copy.
   TensorView watched_sums_;    ///< By owner; empty: nothing is watched.
-  std::vector<bool> watched_;  ///< By group.
+  std::vector<bool> watched_;
 };
 
 }  // namespace jforge

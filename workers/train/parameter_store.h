@@ -42,7 +42,7 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   ParameterStore& operator=(const ParameterStore&) = delete;
 
   [[nodiscard]] const Sharding& sharding() const noexcept { return sharding_; }
-  /// Kernels where this rank keeps its memory: the store's own, or the host's if offloaded.
+  /// Kernels for this rank's memory: the store's own, or the host's if offloaded.
   [[nodiscard]] KernelSet& home() const noexcept { return home_; }
   /// The frozen teacher: the constructor's `weights`. In each micro-batch its forward precedes the
   /// model's, and PassUses::teacher_head each backward.
@@ -128,8 +128,8 @@ class ParameterStore final : public ParameterSource, public GradientSink {
  private:
   struct ScriptedUse {
     GroupUse use;
-    bool reduces;     ///< ready() starts a reduction.
-    bool of_teacher;  ///< acquire() is for teacher().
+    bool reduces;
+    bool of_teacher;
   };
   class Teacher final : public ParameterSource {
    public:
@@ -150,12 +150,10 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   void write_script(const StepShape& shape);
   /// Copies `weights`, float32 [flat_size].
   void fill(LentWeights& lent, const ConstTensorView& weights);
-  /// Copies part of a group from the host to `target` at home.
   void bring(std::int32_t group, const ConstTensorView& values, const TensorView& target);
   /// Gathers the group of a scripted acquire() and the next one.
   void gather(const ScriptedUse& scripted);
   void reduce(std::int32_t group);
-  /// Index into gradients_work_ and copied_.
   [[nodiscard]] std::size_t gradient_place(std::int32_t group) const {
     return sharding_.shards_gradients() ? slots_.slot_of(group) : static_cast<std::size_t>(group);
   }
@@ -180,7 +178,7 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   Collectives& collectives_;
   const PassUses uses_;
   std::vector<ShardGroup> owned_;
-  std::vector<ShardGroup> shard_;  ///< Of every group.
+  std::vector<ShardGroup> shard_;  ///< All groups.
 
   TensorView flat_;         ///< Weights that are masters: the caller's, or a copy on a device.
   Buffer compute_weights_;  ///< Whole or shard; empty if caller's or masters serve.
@@ -192,7 +190,7 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   Buffer gradients_;        ///< Whole, or slots.
   Buffer gradient_copies_;  ///< If offloaded.
   Buffer owned_gradients_;  ///< [owned_size], if sharded.
-  GroupSlots slots_;        ///< Of gradients.
+  GroupSlots slots_;        ///< For gradients.
   std::vector<std::int64_t> slot_begins_;
 
   bool begun_ = false;  ///< script_ is complete.
@@ -200,12 +198,12 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   std::size_t cursor_ = 0;            ///< Next use in script_.
   TensorView measured_;               ///< Empty while gradients are kept.
   std::vector<Work> gradients_work_;  ///< By group (stages 0, 1) or slot.
-  std::unique_ptr<Queue> copying_;    ///< Copies gradients home, if offloaded.
-  std::vector<Event> copied_;         ///< End of these copies.
-  std::vector<Work> gathers_;         ///< From gather_blocks().
-  std::vector<std::int32_t> folds_;   ///< By slot: group with an unfolded reduced block, or −1.
-  std::vector<bool> folded_;          ///< By group: owned_gradients_ holds earlier micro-batches.
-  ResultSums tensor_squares_;         ///< Of this rank's gradient, by table entry.
+  std::unique_ptr<Queue> copying_;
+  std::vector<Event> copied_;        ///< End of these copies.
+  std::vector<Work> gathers_;        ///< From gather_blocks().
+  std::vector<std::int32_t> folds_;  ///< By slot: group with an unfolded reduced block, or −1.
+  std::vector<bool> folded_;         ///< By group: owned_gradients_ holds earlier micro-batches.
+  ResultSums tensor_squares_;        ///< By table entry, for this rank's gradient.
 };
 
 }  // namespace jforge

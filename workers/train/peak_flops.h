@@ -34,7 +34,7 @@ struct RankDevice {
 /// Data sheet FLOP/s for products of `operands`, each device once; 0 if any is unknown.
 [[nodiscard]] double data_sheet_flops(std::span<const RankDevice> devices, DType operands);
 
-/// Of all ranks of a job together.
+/// Joint peak of a job's ranks.
 class PeakFlops {
  public:
   /// Unknown.

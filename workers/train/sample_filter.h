@@ -60,8 +60,8 @@ using FilterCounts = std::array<std::int64_t, kFilterVerdicts>;
 /// Null if no rule needs it.
 struct FilterMeans {
   const BytePairTokenizer* tokenizer = nullptr;  ///< For sentences and the task.
-  const Task* task = nullptr;                    ///< SampleFilterConfig::task.
-  const PromptStore* prompts = nullptr;          ///< With reference answers, for the task.
+  const Task* task = nullptr;
+  const PromptStore* prompts = nullptr;  ///< With reference answers, for the task.
 };
 
 /// Judges the answer before its eos. Throws DataError if the prompt store is unreadable.

@@ -64,7 +64,7 @@ class ShardedAdamW {
   StepReport step(double learning_rate);
 
   [[nodiscard]] ParameterStore& store() const noexcept { return store_; }
-  /// Exponent of Adam's bias correction.
+  /// Also the exponent of Adam's bias correction.
   [[nodiscard]] std::int64_t updates() const noexcept { return updates_; }
   /// float32 [owned_size], at the store's home.
   [[nodiscard]] TensorView first_moment() const { return first_moment_.floats({size_}); }
@@ -80,8 +80,8 @@ class ShardedAdamW {
  private:
   /// Elements of an owned range with one decay flag.
   struct Run {
-    std::size_t owned;   ///< Index into ParameterStore::owned().
-    std::int64_t begin;  ///< Within that range.
+    std::size_t owned;  ///< Index into ParameterStore::owned().
+    std::int64_t begin;
     std::int64_t size;
     bool decay;
   };
@@ -106,7 +106,7 @@ class ShardedAdamW {
   std::vector<Run> runs_;
   ResultSums own_squares_;
   bool fetched_ = false;
-  std::vector<double> squares_;  ///< Of all ranks.
+  std::vector<double> squares_;
   std::int64_t updates_ = 0;
 };
 

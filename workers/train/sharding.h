@@ -39,7 +39,7 @@ struct Sharding {
   [[nodiscard]] bool separate_masters() const noexcept {
     return shards_weights() || compute != DType::float32;
   }
-  /// Where the table's memory lies, for kernels on `device`.
+  /// Device of the table's memory for kernels on `device`.
   [[nodiscard]] Device home(Device device) const noexcept { return offload ? Device::cpu : device; }
   /// Whether a host model is copied instead of updated in place.
   [[nodiscard]] bool copies_weights(Device device) const noexcept {
@@ -64,7 +64,6 @@ class GroupSlots {
  public:
   explicit GroupSlots(const ParameterTable& table);
   [[nodiscard]] std::size_t count() const noexcept { return sizes_.size(); }
-  /// The slot's largest group.
   [[nodiscard]] std::int64_t size(std::size_t slot) const { return sizes_[slot]; }
   [[nodiscard]] std::int64_t total_size() const;
   /// Offsets of contiguous slots.
@@ -86,7 +85,7 @@ struct TrainingMemory {
   double weights = 0;        ///< Whole or shard.
   double gradients = 0;      ///< float32, whole or shard.
   double optimizer = 0;      ///< Separate masters and both moments.
-  double communication = 0;  ///< Buffers of whole groups.
+  double communication = 0;  ///< Whole-group buffers.
   double teacher = 0;        ///< Whole or shard.
   [[nodiscard]] double total() const {
     return weights + gradients + optimizer + communication + teacher;

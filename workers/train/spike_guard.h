@@ -25,9 +25,9 @@ struct SpikeGuardConfig {
   void validate() const;
 };
 
-/// Part of checkpoints.
+/// Stored in checkpoints.
 struct SpikeGuardState {
-  std::vector<double> recent;  ///< Of steps not skipped, oldest first; ≤ window.
+  std::vector<double> recent;  ///< Excludes skipped steps; oldest first; ≤ window.
   std::int64_t skipped = 0;    ///< In this round.
   std::int64_t in_a_row = 0;
 
@@ -38,14 +38,13 @@ struct SpikeGuardState {
 /// step is a spike.
 class SpikeGuard {
  public:
-  /// Throws ConfigError.
   explicit SpikeGuard(const SpikeGuardConfig& config);
 
   [[nodiscard]] bool active() const noexcept { return config_.ratio > 0; }
   [[nodiscard]] const SpikeGuardConfig& config() const noexcept { return config_; }
   /// Records `value`, finite, not negative and equal on all ranks. True: skip the update.
   [[nodiscard]] bool is_spike(double value);
-  /// Of the last value; empty while the window fills.
+  /// The last value's reference; empty while the window fills.
   [[nodiscard]] std::optional<double> reference() const noexcept { return reference_; }
   /// "loss 9.1 is more than 4 times 2.0, the median of 32 steps".
   [[nodiscard]] std::string describe() const;

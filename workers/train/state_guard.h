@@ -94,11 +94,11 @@ class StateGuard {
   int ranks_;
   ResultHashes sums_;
   OwnHashes now_;
-  std::optional<OwnHashes> weights_;  ///< By seal_weights().
+  std::optional<OwnHashes> weights_;  ///< Set by seal_weights().
   bool reads_weights_ = false;        ///< read() sets weights_.
-  std::optional<Seal> seal_;          ///< Of the last due update.
+  std::optional<Seal> seal_;          ///< Taken after the last due update.
   bool reads_seal_ = false;
-  bool seals_update_ = false;  ///< The current update is due.
+  bool seals_update_ = false;
   std::vector<std::int64_t> owners_;
 };
 

@@ -24,7 +24,7 @@ enum class Compat : std::uint8_t { none, repo, paper };
 /// Source of the logits at clean rows that teach (METHOD.md §4).
 enum class TeacherKind : std::uint8_t {
   detached,  ///< The student's of the same forward, without gradient.
-  frozen,    ///< Of the weights that generated the trajectories.
+  frozen,    ///< The student's at the round's start, which made the trajectories.
 };
 
 /// Sanity limits.
@@ -38,7 +38,7 @@ struct TrainConfig {
   double warmup_ratio = 0.03;
   std::int64_t batch_samples = 64;       ///< Global batch.
   std::int64_t tokens_per_rank = 16384;  ///< Maximum rows of a micro-batch; every sample must fit.
-  float ar_weight = 1;                   ///< Loss = consistency_weight · L_pc + ar_weight · L_AR.
+  float ar_weight = 1;                   ///< Loss: consistency_weight · L_pc + ar_weight · L_AR.
   float consistency_weight = 1;          ///< 0: SFT control; noisy blocks are not forwarded.
   MaskKind mask = MaskKind::noise;
   LossReduction reduction = LossReduction::token_mean;
@@ -83,8 +83,8 @@ struct TrainConfig {
 
 /// Equal on every rank.
 struct StepMetrics {
-  std::int64_t step = 0;      ///< 1-based, within the round.
-  double loss = 0;            ///< consistency_weight · consistency + ar_weight · autoregressive
+  std::int64_t step = 0;  ///< 1-based, within the round.
+  double loss = 0;
   double consistency = 0;     ///< L_pc, unweighted mean over the batch's samples.
   double autoregressive = 0;  ///< L_AR, likewise.
   double gradient_norm = 0;   ///< Before clipping.
@@ -95,7 +95,7 @@ struct StepMetrics {
   double clip_scale = 1;
   bool skipped = false;            ///< Spike (spike_guard.h).
   std::int64_t skipped_steps = 0;  ///< In the round.
-  /// Of the spike guard.
+  /// Compared with the measure by the spike guard.
   std::optional<double> spike_reference;
   double learning_rate = 0;
   /// From greedy answers after this step, if checked: mean seq-rep-4, distinct-1 (collapse.h),
@@ -113,7 +113,7 @@ struct StepMetrics {
   std::int64_t micro_batches = 0;  ///< Maximum over ranks.
   double milliseconds = 0;         ///< Slowest rank, whole step.
   double tokens_per_second = 0;
-  /// Of these: longest wait of a rank for overlapped collectives and slower ranks.
+  /// Longest wait of a rank for overlapped collectives and slower ranks.
   double communication_milliseconds = 0;
   std::int64_t payload_bytes = 0;  ///< All ranks, gradients and weights.
   std::optional<double> mfu;       ///< ≤ 1; absent if unknown.

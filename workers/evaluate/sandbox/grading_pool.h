@@ -33,7 +33,7 @@ class GradingPool {
   GradingPool(CodeRunner* runner, int threads, const HostTurns* turns = nullptr);
   GradingPool(const GradingPool&) = delete;
   GradingPool& operator=(const GradingPool&) = delete;
-  /// Waits for running programs only.
+  /// Waits for running programs and drops the others.
   ~GradingPool();
 
   /// `task` and `record` must live until the verdict is returned. Blocks while four answers per
@@ -55,7 +55,7 @@ class GradingPool {
     const Task* task = nullptr;
     std::optional<std::string> answer;
     const TaskRecord* record = nullptr;
-    bool again = false;  ///< Second attempt.
+    bool again = false;
   };
 
   void work();

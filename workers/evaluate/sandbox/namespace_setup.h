@@ -8,7 +8,7 @@ namespace jforge {
 
 struct FailedStep {
   const char* what = nullptr;  ///< Null: no failure.
-  int error = 0;               ///< errno
+  int error = 0;
 };
 
 /// Runs in the child, in fresh user, mount and pid namespaces; allocates nothing. Maps its user,

@@ -20,7 +20,6 @@ namespace {
 // The machine may be busy.
 constexpr double kProbeSeconds = 60;
 
-/// Returns sandbox_init_image() as an executable file.
 OwnedDescriptor init_program() {
   const std::string_view image = sandbox_init_image();
   OwnedDescriptor file(memfd_create("jforge-sandbox-init", MFD_CLOEXEC));

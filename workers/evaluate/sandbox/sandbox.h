@@ -42,7 +42,7 @@ struct SandboxOptions {
   std::filesystem::path bubblewrap = "/usr/bin/bwrap";
   std::filesystem::path interpreter = "/usr/bin/python3";
   std::vector<std::string> interpreter_options = {"-s", "-W", "ignore"};
-  std::int64_t work_bytes = std::int64_t{64} << 20;   ///< Of the writable directory.
+  std::int64_t work_bytes = std::int64_t{64} << 20;   ///< Size of the writable directory.
   std::int64_t value_bytes = std::int64_t{64} << 20;  ///< JSON text of one call's value.
   /// Polled several times a second by the thread that runs a program; true ends it. Not used by the
   /// constructor.

@@ -4,7 +4,6 @@
 
 namespace jforge {
 
-/// The executable built from sandbox_init.c.
 [[nodiscard]] std::string_view sandbox_init_image();
 
 }  // namespace jforge

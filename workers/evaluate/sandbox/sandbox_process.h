@@ -42,9 +42,9 @@ struct SandboxSetup {
   std::int64_t value_bytes = 0;
   NamespacePlan plan;
   std::vector<sock_filter> filter;
-  OwnedDescriptor init;             ///< File with sandbox_init_image().
-  std::function<bool()> cancelled;  ///< See SandboxOptions.
-  std::function<void()> waiting;    ///< See SandboxOptions.
+  OwnedDescriptor init;  ///< File with sandbox_init_image().
+  std::function<bool()> cancelled;
+  std::function<void()> waiting;
 };
 
 struct ProcessSettings {
@@ -57,7 +57,7 @@ struct ProcessSettings {
 struct ProcessEnd {
   int exit_code = -1;  ///< -1 after a signal.
   int signal = 0;
-  bool cpu_limit = false;  ///< CPU time is used up.
+  bool cpu_limit = false;
 };
 
 class SandboxProcess {
@@ -72,7 +72,7 @@ class SandboxProcess {
 
   [[nodiscard]] int command() const { return command_.get(); }  ///< Non-blocking.
   [[nodiscard]] int reply() const { return reply_.get(); }      ///< Non-blocking.
-  /// Standard error so far, in one line.
+  /// Returns standard error so far, in one line.
   [[nodiscard]] std::string start_message();
   /// Call when the harness is ready: ignores standard error from now on and makes the process the
   /// first victim if memory runs out. Throws EnvironmentError if it cannot be found.

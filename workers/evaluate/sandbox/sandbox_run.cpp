@@ -58,7 +58,7 @@ std::string clean(std::string_view reason) {
   return text;
 }
 
-/// One run. A failing step sets the result and returns false.
+/// A failing step sets the result and returns false.
 class SandboxRun {
  public:
   SandboxRun(const SandboxSetup& setup, const CodeRunRequest& request, const CodeValueSink& sink)
