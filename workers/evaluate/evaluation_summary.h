@@ -45,13 +45,13 @@ struct EvaluationSeconds {
 ///   tokens_per_second   Σ(tokens − 1) of all ranks / slowest rank's seconds, no prefill
 ///   tokens_per_second_with_prefill   Σ tokens / slowest rank's seconds with prefill
 ///   n (problems), samples_per_problem, tokens, forwards, stopped_by_eos, timeouts, decode_seconds
-/// Null if the denominator is zero. Throws InternalError without samples or if problems have
-/// different numbers of them.
+/// Figures are null if their denominator is zero. Throws InternalError without samples or if
+/// problems have different numbers of them.
 [[nodiscard]] nlohmann::ordered_json summarise_samples(std::span<const TimedSample> samples,
                                                        std::uint64_t seed);
 
-/// Problems whose first samples differ in tokens. Throws InternalError unless both hold the same
-/// problems, sorted by index and sample.
+/// Counts problems whose first samples differ in tokens. Throws InternalError unless both hold the
+/// same problems, sorted by index and sample.
 [[nodiscard]] std::int64_t count_disagreements(const std::vector<SampleRecord>& baseline,
                                                const std::vector<SampleRecord>& other);
 

@@ -47,14 +47,14 @@ class SampleSource {
   /// Includes all epochs.
   [[nodiscard]] virtual std::int64_t size() const = 0;
   /// Maximum packed rows; > 0, cheap, equal on every rank, because it determines the division over
-  /// ranks. Called before the first step only.
+  /// ranks. Called before the first step only, where an exception stops all ranks.
   [[nodiscard]] virtual std::int64_t length(std::int64_t index) const = 0;
   /// Called only on the rank that trains the sample; may throw DataError.
   [[nodiscard]] virtual TrainingSample sample(std::int64_t index) = 0;
 };
 
 struct TrainPlan {
-  std::int64_t total_steps = 0;       ///< Step s uses samples [(s−1)·B, s·B) of the order.
+  std::int64_t total_steps = 0;  ///< Step s: samples [(s−1)·B, s·B) of the order, cut at its end.
   std::int64_t steps_done = 0;        ///< Resume after this step.
   std::int64_t checkpoint_every = 0;  ///< 0: only at the end and on a stop.
   PeakFlops peak = {};

@@ -57,7 +57,7 @@ class StateGuard {
   /// Returns the sums for KernelSet::adamw in update number `updates`. On a device, throws
   /// NumericalError if state or frozen teacher differ from those that the last update left.
   [[nodiscard]] AdamWHashes begin_update(std::int64_t updates, Rank rank);
-  /// After the update. On the host, throws as begin_update() on a device.
+  /// After the update. On the host, throws NumericalError on the same condition.
   void end_update(const ParameterStore& store, std::int64_t updates, Rank rank);
   /// After loading state.
   void loaded(const ParameterStore& store, std::int64_t updates, const HashState& hash_state);
