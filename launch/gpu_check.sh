@@ -1,24 +1,23 @@
 #!/usr/bin/env bash
-# gpu_check.sh [--build DIR] [--out FILE.md] [--only LIST] [--seconds N] [--emulated]: everything that a GPU must show, on
-# the GPU of this machine: the tests labelled gpu, the benchmarks, compute-sanitizer where it is. Prints one table (what,
-# result, figure, bound, ratio), which FILE (gpu_check.md) has from the first row on; what each part printed is in FILE's
-# folder, gpu_check_logs.
-# gpu_check.sh [--build DIR] --bundle OUT.tar.xz|OUT.tar.zst: packs all of it for a machine that has neither our packages
-# nor a build; there the unpacked launch/gpu_check.sh does the same. xz is smallest, takes minutes, and python3 unpacks it.
-# gpu_check.sh [--build DIR] [--emulated] --libraries: prints the folders of CUDA's libraries, as JFORGE_CUDA_LIBRARIES takes
-# them, for a program of a bundle that is started by hand.
-# With several devices collectives are tested and measured on all; there a row that goes without NCCL is a failure.
+# gpu_check.sh [--build DIR] [--out FILE.md] [--only LIST] [--seconds N] [--emulated]: checks this machine's GPU. Runs
+# the tests labelled gpu, the benchmarks and, if installed, compute-sanitizer. Prints one table (what, result, figure,
+# bound, ratio) and writes it row by row to FILE (gpu_check.md); logs go to gpu_check_logs in FILE's folder.
+# gpu_check.sh [--build DIR] --bundle OUT.tar.xz|OUT.tar.zst: packs everything for a machine without our packages or a
+# build; there, run the unpacked launch/gpu_check.sh. xz is smaller, takes minutes, and python3 can unpack it.
+# gpu_check.sh [--build DIR] [--emulated] --libraries: prints the folders of CUDA's libraries, as JFORGE_CUDA_LIBRARIES for
+# programs of a bundle that are started by hand.
+# With several devices, collectives are tested and measured on all of them, and a row without NCCL fails.
 #
-# --build: a CUDA build with its gpu_tests (build/cuda-release). --only: tests, benchmarks, sanitizer, or regular
-# expressions on rows ("test: gpu_golden_test"), with commas between. --seconds: in all; what no longer fits is left out,
-# and the last line says so. --emulated: a short part on the emulated GPU (tests/cuda_emulator), which proves this script,
+# --build: a CUDA build with its gpu_tests (build/cuda-release). --only: comma-separated parts (tests, benchmarks,
+# sanitizer) or regular expressions on rows ("test: gpu_golden_test"). --seconds: total time; the last line says how
+# many rows did not fit. --emulated: a short part on the emulated GPU (tests/cuda_emulator), which tests this script,
 # not a device.
 # Exit codes: 0 all that ran passed, 1 something failed, 2 usage, 4 a library, program or driver is missing or does not
-# work, 77 no GPU here, 129, 130 or 143 ended by a signal (the table is there).
+# work, 77 no GPU here, 129, 130 or 143 ended by a signal (the table is written).
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export ROOT
-# Figures have a decimal point, in this script and in what it starts; and what it starts has no job of its own.
+# Figures need a decimal point here and in started programs, which also must not see a job that this script runs in.
 [ -n "$(LC_ALL=C.UTF-8 bash -c : 2>&1)" ] && export LC_ALL=C || export LC_ALL=C.UTF-8
 unset ${!SLURM_@} ${!PMI_@} ${!PMIX_@} ${!OMPI_@} ${!GTEST_@}
 export GTEST_COLOR=no # mpirun may give rank 0 a terminal
@@ -57,7 +56,7 @@ if [ -n "$bundle" ]; then
   exec python3 -B "$ROOT/launch/scripts/gpu_bundle.py" pack "$build" "$bundle"
 fi
 
-# In a bundle programs lie together; in a build each in its folder.
+# A bundle has all programs in one folder; a build has each in its own.
 if [ -e "$ROOT/checks.tsv" ]; then
   packed=yes
   emulator=$ROOT/emulator
@@ -72,13 +71,13 @@ else
     missing "$build has no GPU tests; cmake --preset cuda-release && cmake --build --preset cuda-release --target gpu_tests"
 fi
 
-# GPU_CHECK_SYSTEM: a folder in whose place of / drivers and toolkits are looked for, by tests.
+# Tests set GPU_CHECK_SYSTEM, a folder that stands for / in the search for drivers and toolkits.
 system=${GPU_CHECK_SYSTEM:-}
 cuda=$([ $packed = yes ] && sed -n 's/^libcudart\.so\.//p' "$ROOT/cuda_libraries.txt" || true)
 cuda=${cuda:-13}
 declare -A drivers=([12]=525 [13]=580)
 
-# Folders of CUDA's libraries for a bundle, which has none of its own; a build knows its toolkit.
+# Lists the folders that may hold CUDA's libraries, which a bundle lacks; a build knows its toolkit.
 cuda_folders() {
   local IFS=:
   printf '%s\n' ${JFORGE_CUDA_LIBRARIES:-} ${LD_LIBRARY_PATH:-} ${CUDA_HOME:+"$CUDA_HOME/lib64"} \
@@ -94,7 +93,7 @@ driver_version() {
   { nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null ||
     cat "$system/proc/driver/nvidia/version" 2>/dev/null || true; } | grep -om1 '[0-9]\{3,\}\.[0-9.]*' | head -1 || true
 }
-# A machine with a driver has a GPU, or one that does not work.
+# no_gpu REASON: exits 77 if there is no driver, else 4, because the GPU does not work.
 no_gpu() {
   has_driver || { echo "no GPU here: $1"; exit 77; }
   local version
@@ -108,7 +107,7 @@ if [ $emulated = yes ]; then
 elif [ $packed = yes ]; then
   found='' absent=''
   folders=$(cuda_folders | sed '/^$/d')
-  # find_library NAME: the folder that has it joins `found`; fails where none has.
+  # find_library NAME: adds the folder that has it to `found`; fails if there is none.
   find_library() {
     local one
     while read -r one; do
@@ -125,7 +124,7 @@ elif [ $packed = yes ]; then
     has_driver || no_gpu "no NVIDIA driver (/dev/nvidiactl), and CUDA's libraries are missing:$absent"
     missing "CUDA's libraries are missing:$absent; install CUDA's toolkit, or: pip install nvidia-cuda-runtime nvidia-cublas nvidia-nccl-cu13 (README.md says where they are looked for)"
   fi
-  # Programs open it themselves when they first need it, so that the dynamic linker does not list it.
+  # Programs open NCCL when they first need it, so the dynamic linker does not list it.
   find_library libnccl.so.2 ||
     echo "gpu_check.sh: libnccl.so.2 is not found: what needs it is skipped, or fails where there are several devices (README.md says where it is looked for)" >&2
   export JFORGE_CUDA_LIBRARIES=$found
@@ -149,8 +148,8 @@ fi
 device=$(sed -n '/^device: /{s///p;q}' <<<"$said")
 export JFORGE_REQUIRE_GPU=1
 
-# As many devices as the program finds, so by the CUDA library that it loads: this knows CUDA_VISIBLE_DEVICES, and that a
-# process sees one slice of a divided (MIG) device. Without python3 by nvidia-smi, which indents slices.
+# Asks the program's own CUDA library, which respects CUDA_VISIBLE_DEVICES and that a process sees one slice of a MIG
+# device. Without python3, asks nvidia-smi, which indents slices.
 count_devices() {
   local file=$probe path=${LD_LIBRARY_PATH:-} cudart listed chosen
   if [ $packed = yes ]; then
@@ -170,7 +169,7 @@ sys.exit(ctypes.CDLL(sys.argv[1]).cudaGetDeviceCount(ctypes.byref(count)) or pri
 devices=1
 [ $emulated = yes ] || devices=$(count_devices)
 
-# With a device for each rank collectives go by NCCL: where they do not, nothing here says how such a machine trains.
+# With one device per rank, collectives must use NCCL; without it nothing here shows how such a machine trains.
 without_nccl="**failed: $devices devices, no NCCL**"
 if ! grep -qs 'libnccl\.so\.2' "$([ $packed = yes ] && echo "$ROOT/libexec/jforge" || program jforge)"; then
   get_nccl="this build has no NCCL: build where nccl.h is (package libnccl-dev)"
@@ -180,7 +179,6 @@ else
   get_nccl="get libnccl.so.2: package libnccl2, or name its folder in LD_LIBRARY_PATH"
 fi
 
-# Two ranks share the only device.
 note=
 mode=$(nvidia-smi --query-gpu=compute_mode --format=csv,noheader 2>/dev/null || true)
 if [ "$devices" -eq 1 ] && [[ $mode == *Exclusive* ]]; then
@@ -193,7 +191,7 @@ logs=$(mkdir -p "$(dirname "$out")" 2>/dev/null && cd "$(dirname "$out")" && pwd
   missing "cannot make the folder of $out"
 rm -rf "$logs"
 mkdir "$logs" 2>/dev/null || missing "cannot write to $(dirname "$logs")"
-# Without them the benchmarks alone would pass.
+# Without this check an empty list would let the benchmarks alone pass.
 list=
 if [ $emulated = no ]; then
   list=$(checks 2>"$logs/checks.log") ||
@@ -202,9 +200,8 @@ fi
 out=$(dirname "$logs")/$(basename "$out")
 failed=0 all_skipped=0 ran=0 left_out=0
 rows=() lacking=()
-ended="Not finished." # the last line's begin, until it is known
+ended="Not finished." # start of the last line until the result is known
 
-# Named so that a reader of the table knows what it is of.
 if [ $emulated = yes ]; then
   device="emulated GPU: no figure here says anything about a device"
 else
@@ -228,7 +225,7 @@ row() {
 
 write_table 2>/dev/null || missing "cannot write $out"
 
-# wanted PART ROW: whether --only has it.
+# wanted PART ROW: true if --only selects the row.
 wanted() {
   local word words
   [ -n "$only" ] || return 0
@@ -242,11 +239,11 @@ wanted() {
   return 1
 }
 
-# What is started here can be told by this, whatever group, session or parent it has.
+# Marks every process started here, whatever its group, session or parent.
 export GPU_CHECK_STARTED_BY=$$
 end_strays() {
   local stray none=0 look
-  # One that is just becoming another program has no environment to be told by: none is found twice.
+  # A process in the middle of exec has no environment, so the search ends only after two looks that find nothing.
   for ((look = 0; look < 50 && none < 2; ++look)); do
     [ $look -eq 0 ] || sleep 0.05
     none=$((none + 1))
@@ -268,7 +265,7 @@ end_child() {
   done
   end_strays
 }
-# However it ends, the table is written and nothing that was started goes on.
+# However the script ends, writes the table and ends all started processes.
 finish() {
   local status=$?
   trap '' HUP INT TERM
@@ -289,7 +286,7 @@ trap 'signal=SIGHUP; exit 129' HUP
 trap 'signal=SIGINT; exit 130' INT
 trap 'signal=SIGTERM; exit 143' TERM
 
-# launch SECONDS LOG COMMAND: shell text, in a process group of its own. Sets `status` and `seconds`.
+# launch SECONDS LOG COMMAND: runs shell text in its own process group. Sets `status` and `seconds`.
 launch() {
   local begin=$EPOCHREALTIME
   status=0
@@ -303,16 +300,17 @@ launch() {
   seconds=$(awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
 }
 
-# fits SECONDS: sets `limit`, the seconds that a row of so many may have; false where there is no time to begin.
+# fits SECONDS: sets `limit`, the time for a row of at most SECONDS; false if too little is left to begin.
 fits() {
   limit=$1
   [ -n "$seconds_in_all" ] || return 0
-  local left=$((seconds_in_all - SECONDS - 5)) # five to end what runs and to write
+  local left=$((seconds_in_all - SECONDS - 5)) # five to end the row and write
   [ $left -ge "$limit" ] || limit=$left
   [ $left -ge 5 ]
 }
 
-# run KIND NAME SECONDS COMMAND: its output to a log. Sets `result` and `seconds`; false where there was no time to begin.
+# run KIND NAME SECONDS COMMAND: runs a row with its output in a log. Sets `result` and `seconds`; false if no time is
+# left.
 run() {
   local limit
   if ! fits "$3"; then
@@ -341,7 +339,7 @@ run() {
   esac
 }
 
-# figures LOG BY: the rows that a program printed, | what | figure | bound | ratio |, as rows of the table.
+# figures LOG BY: turns a program's rows | what | figure | bound | ratio | into rows of the table.
 figures() {
   awk -F' *[|] *' -v by="$2" 'NF == 6 && /^[|]/ && !/---/ && $2 != "measurement" {
     printf "| %s%s | measured | %s | %s | %s |\n", $2, by, $3, $4, $5 }' "$1"
@@ -354,7 +352,7 @@ add_figures() {
   write_table
 }
 
-# last_words LOG: what stands last in it, for a row.
+# last_words LOG: prints the log's last line, for a row.
 last_words() {
   local said
   said=$(sed 's/^[= ]*//;s/|/\//g' "$1" | grep . | tail -1 || true)
@@ -362,8 +360,7 @@ last_words() {
   echo "${said:0:160}"
 }
 
-# read_cases LOG: what a test program's output says, GoogleTest's or unittest's: how many cases ran, how many were skipped,
-# and why, each reason once.
+# read_cases LOG: prints how many cases GoogleTest or unittest ran and skipped, and each reason once.
 read_cases() {
   awk 'function reason(text) {
       gsub(/[|]/, "/", text)
@@ -384,10 +381,10 @@ read_cases() {
     END { printf "%s\t%d\t%s\n", ran == "" ? "-" : ran, skipped, why }' "$1"
 }
 
-# mpi_instead LOG: why collectives went by MPI, where a program says so.
+# mpi_instead LOG: prints why collectives used MPI, if the program says so.
 mpi_instead() { sed -n '/.*collectives by MPI through host memory, not by NCCL: /{s///;s/|/\//g;p;q}' "$1"; }
 
-# run_cases KIND NAME SECONDS COMMAND: a row of a test program: how many cases it ran, which it skipped.
+# run_cases KIND NAME SECONDS COMMAND: adds a test program's row with its run and skipped cases.
 run_cases() {
   run "$@" || return 0
   local count skipped why instead figure
@@ -403,7 +400,7 @@ run_cases() {
   if [ "$count" = 0 ] && [[ $result == passed* ]]; then
     result="**no case ran**" failed=1
   fi
-  # More ranks than devices share them, by MPI; no row skips for that where there are several devices.
+  # Ranks that share a device use MPI. If there are several devices, any other lack of NCCL is a failure.
   if [ "$devices" -gt 1 ] && [[ $why == *NCCL* || ( -n $instead && $instead != *"share a device"* ) ]]; then
     result=$without_nccl failed=1 figure="$figure${instead:+; by MPI: $instead}; $get_nccl"
   fi
@@ -411,9 +408,9 @@ run_cases() {
   add_figures "$logs/$2.log" ""
 }
 
-# What compute-sanitizer runs, which slows a kernel a hundred times: the kernels' own cases, but for errors that are made on
-# purpose (errors to it); sampled decoding; a model's losses and gradients in bfloat16. Not several ranks.
-# racecheck, the slowest, has of each kernel with shared memory a case or two.
+# Prints the cases for compute-sanitizer, which slows kernels a hundredfold: kernel cases without deliberate errors,
+# sampled decoding, and a model's bfloat16 losses and gradients; no tests of several ranks. racecheck, the slowest, gets
+# one or two cases per kernel with shared memory.
 sanitized() { # TOOL PROGRAM
   case $2:$1 in
     gpu_kernel_agreement_test:racecheck)
@@ -440,7 +437,7 @@ sanitize() {
   done
   [ ${#chosen[@]} -gt 0 ] || return 0
   sanitizer=$(PATH=$PATH:/usr/local/cuda/bin command -v compute-sanitizer || true)
-  # All processes: in a bundle a script starts the program. Errors of calls are what the tests make on purpose.
+  # All processes, because a bundle starts programs through a script. Tests make API errors on purpose.
   under() { # TOOL PROGRAM FILTER
     printf '%q ' "$sanitizer" --target-processes all --report-api-errors no --tool "$1" --error-exitcode 9 \
       "$(program "$2")" "--gtest_filter=$3"
@@ -448,7 +445,7 @@ sanitize() {
   if [ -z "$sanitizer" ]; then
     result="not on this machine"
   elif fits 180; then
-    # Not every machine lets it work: one small case first, which passes without it.
+    # Not every machine permits it, so first try one small case that passes without it.
     local log=$logs/compute-sanitizer.log
     launch "$limit" "$log" "$(under memcheck gpu_kernel_agreement_test KernelAgreement.RmsNorm)"
     if grep -iE 'device not supported|internal sanitizer error|failed to initialize' "$log" >"$log.why" ||
@@ -467,14 +464,14 @@ sanitize() {
   done
 }
 
-# measure LABEL ROWS COMMAND: a benchmark prints rows of its own for what it compares, ROWS of them at least.
+# measure LABEL ROWS COMMAND: runs a benchmark, which must print at least ROWS rows of figures.
 measure() {
   run benchmark "$1" 600 "$3" || return 0
   local printed instead by='' figure="$seconds s" log=$logs/$1.log
   if [ "$1" = collectives ] && grep -q '^| all_reduce ' "$log"; then
     instead=$(mpi_instead "$log")
     if [ -z "$instead" ]; then
-      # NCCL says its version to NCCL_DEBUG.
+      # NCCL prints its version because of NCCL_DEBUG.
       by="NCCL$(sed -n '/.*NCCL version \([^ ]*\).*/{s// \1/p;q}' "$log")"
       figure="by $by, $figure" by=", by NCCL"
     else
@@ -512,8 +509,8 @@ run_benchmark() {
   measure "$label" "$least" "$(printf '%q ' "${starter[@]}" "$file" "$@")"
 }
 
-# compare_flex_attention ROWS ARGUMENT…: packed attention of the benchmark `kernels` against FlexAttention over the same
-# rows, where PyTorch has it and can compile it. What is wrong with that is no failure of ours.
+# compare_flex_attention ROWS ARGUMENT…: compares packed attention of the benchmark `kernels` with FlexAttention on the
+# same rows, if PyTorch can compile it. A failure of FlexAttention is not a failure of this check.
 compare_flex_attention() {
   [ -e "$logs/kernels.log" ] || return 0
   local least=$1 log=$logs/flex_attention.log limit reason='' failed_before=$failed compared none=yes
@@ -567,7 +564,7 @@ else
     row "tests" "**none listed**" "" "" ""
     failed=1
   fi
-  # Tests of several processes have two ranks; collectives once more with one on each device.
+  # Tests of several processes use two ranks; this one uses a rank per device.
   if [ "$devices" -gt 2 ]; then
     run_test "device_collectives_on_$devices" 600 \
       "$(printf '%q ' "$mpirun" -n "$devices" "$(program gpu_device_collectives_test)" "--world-size=$devices")"
@@ -595,14 +592,14 @@ if [ $emulated = yes ]; then
 else
   run_benchmark kernels 17 kernel_benchmark --device cuda --compute bfloat16
   compare_flex_attention 4
-  # First the width that users have, then the small model.
+  # First the model width that users have, then the small model.
   wide=(--device cuda --shape qwen2.5-7b)
   run_benchmark decoding_7b 5 model_benchmark "${wide[@]}" --only decoding --storage bfloat16_arithmetic --prompt 512 --tokens 128
   run_benchmark trajectories_7b 2 trajectory_benchmark "${wide[@]}" --storage bfloat16_arithmetic --batch 32 --parallel-blocks 4
   for stage in 1 3; do
     training training_7b_zero$stage --shape qwen2.5-7b --layers 8 --zero-stage $stage --compute bfloat16 --rows 8192 --steps 5
   done
-  # The targets of many rows are bfloat16_arithmetic's, on tensor cores; bfloat16 and float32, on lanes, stand beside it.
+  # Targets for many rows apply to bfloat16_arithmetic (tensor cores); bfloat16 and float32 are listed for comparison.
   for storage in bfloat16_arithmetic bfloat16 float32; do
     run_benchmark decoding_$storage 5 model_benchmark --device cuda --only decoding --storage $storage --prompt 512 \
       --tokens 128
@@ -612,10 +609,10 @@ else
   for storage in bfloat16_arithmetic bfloat16; do
     run_benchmark trajectories_$storage 2 trajectory_benchmark --device cuda --storage $storage --batch 32
   done
-  # As many ranks as devices; with one device two ranks share it, and show the way over the host.
+  # One rank per device. With one device, two ranks share it and measure collectives through host memory.
   NCCL_DEBUG=${NCCL_DEBUG:-VERSION} run_benchmark collectives 9 "$mpirun" -n $((devices > 1 ? devices : 2)) \
     collectives_benchmark --device cuda 256
-  # Last, as what takes longest.
+  # Last, because it takes longest.
   sanitize
 fi
 

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# From nothing to a report: installs what is missing, builds, runs the whole pipeline on the bundled small model with
-# two CPU ranks, which ends with the main tables and the report's path, and decodes one answer both ways. Takes about
-# 10 minutes on 2 cores. --cuda: builds the CUDA kernels too (nvcc is needed) and computes on a CUDA device, which the
-# two ranks share where there is only one.
+# quickstart.sh [--cuda]: installs missing packages, builds, runs the pipeline on the bundled small model with two CPU
+# ranks, which prints the main tables, and decodes one answer both ways. Takes about 10 minutes on 2 cores. --cuda
+# (needs nvcc): also builds the CUDA kernels and computes on a CUDA device; the ranks share it if there is only one.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
@@ -21,7 +20,7 @@ if [ $cuda = ON ]; then
   build=build/cuda-release
   device=cuda
 fi
-# The folder of everything else, too: one that is configured already keeps its tests.
+# A folder that is already configured keeps its tests.
 tests=()
 if [ ! -e "$build/CMakeCache.txt" ]; then
   tests=(-DJFORGE_TESTS=OFF)
@@ -42,7 +41,7 @@ if [ $status -ne 0 ]; then
   echo "The pipeline ended with exit code $status; see $run/logs" >&2
   exit $status
 fi
-# A problem of the test set, which training has not seen.
+# A test problem, which training has not seen.
 question=$(python3 -c 'import gzip, json, sys; print(json.loads(gzip.open(sys.argv[1]).readline())["question"])' \
   launch/quickstart/word_problems/test.jsonl.gz)
 printf '\n%s\n\n' "$question"

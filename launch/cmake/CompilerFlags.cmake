@@ -1,4 +1,4 @@
-# Language level, warnings and sanitizers: the same for every target of the project.
+# Language level, warnings and sanitizers of every target.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -8,15 +8,15 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()
-# -O2 with assertions off; the kernels ask for more where it is measured to help.
+# -O2 without assertions; kernels set more if measurements show a gain.
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 
 option(JFORGE_WERROR "Treat warnings as errors (CI sets it)" OFF)
 set(JFORGE_SANITIZER "" CACHE STRING "Sanitizers to build with: address,undefined or thread")
 
-# Collected on an interface target, so that third-party headers never see our warnings.
+# An interface target, so that third-party headers never see our warnings.
 add_library(jforge_compile_options INTERFACE)
-# nvcc has its own (Cuda.cmake).
+# Cuda.cmake sets nvcc's warnings.
 target_compile_options(jforge_compile_options INTERFACE
   $<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wconversion;-Wshadow>)
 # GCC 12 warns falsely about moved std::variant and std::optional members.

@@ -1,4 +1,4 @@
-# Run by cpack before it packs: Debian wants its manual pages compressed, and the same bytes from the same page.
+# Run by cpack before packing: Debian requires compressed manual pages. gzip -n makes them reproducible.
 file(GLOB_RECURSE pages "${CPACK_TEMPORARY_DIRECTORY}/*.1")
 list(FILTER pages INCLUDE REGEX "/man/man1/")
 if(NOT pages)

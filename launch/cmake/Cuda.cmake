@@ -1,5 +1,5 @@
-# JFORGE_CUDA=ON|OFF|AUTO. Sets JFORGE_HAS_CUDA; where it is true, CUDA is a language of the project and CUDA::cudart and
-# CUDA::cublasLt exist. The driver's own library is never linked: a CUDA binary must start on machines without a driver.
+# JFORGE_CUDA=ON|OFF|AUTO. Sets JFORGE_HAS_CUDA; if true, CUDA is enabled and CUDA::cudart and CUDA::cublasLt exist. The
+# driver's library is never linked, because a CUDA binary must start on machines without a driver.
 set(JFORGE_CUDA OFF CACHE STRING "Build the CUDA kernels: ON, OFF or AUTO (where nvcc is)")
 set_property(CACHE JFORGE_CUDA PROPERTY STRINGS ON OFF AUTO)
 set(JFORGE_HAS_CUDA FALSE)
@@ -26,12 +26,12 @@ if(JFORGE_HAS_CUDA)
   if(NOT CMAKE_CUDA_COMPILER)
     set(CMAKE_CUDA_COMPILER "${JFORGE_NVCC}")
   endif()
-  # A100 and H100; -real: machine code for just these, and PTX below.
+  # A100 and H100. "-real" generates machine code only; PTX is added below.
   if(NOT CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES "80-real;90a-real" CACHE STRING "CUDA architectures")
   endif()
   enable_language(CUDA)
-  # CMake 3.25 does not know nvcc's C++20.
+  # CMake 3.25 does not know nvcc's flag for C++20.
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
   set(CMAKE_CUDA_STANDARD 20)
@@ -41,10 +41,10 @@ if(JFORGE_HAS_CUDA)
   message(STATUS "CUDA ${CUDAToolkit_VERSION} for architectures ${CMAKE_CUDA_ARCHITECTURES}")
 
   add_library(jforge_cuda_options INTERFACE)
-  # Where a fused multiply-add is meant it is written, as on the CPU.
+  # Fused multiply-adds are written explicitly, as on the CPU.
   target_compile_options(jforge_cuda_options INTERFACE
     $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false;-Xcompiler=-Wall,-Wextra,-Wshadow>)
-  # PTX beside the machine code, for devices that came later; plain where tests/cuda_emulator executes it.
+  # PTX for newer devices; uncompressed for tests/cuda_emulator, which executes it.
   set(ptx --generate-code=arch=compute_80,code=compute_80)
   if(JFORGE_TESTS)
     list(APPEND ptx --no-compress)

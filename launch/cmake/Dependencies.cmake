@@ -1,4 +1,4 @@
-# Everything comes from Debian's packages; a missing one is named with its package and nothing is downloaded.
+# All dependencies are Debian packages. Missing ones are listed; nothing is downloaded.
 find_package(PkgConfig QUIET)
 set(JFORGE_MISSING_PACKAGES "")
 
@@ -40,9 +40,9 @@ jforge_need(BZIP2_FOUND libbz2-dev "bzip2")
 if(JFORGE_TESTS)
   find_package(GTest QUIET)
   jforge_need(GTest_FOUND libgtest-dev "GoogleTest")
-  # Without one of these two the benchmarks that need it are left out (tests/benchmarks/CMakeLists.txt).
+  # Optional: benchmarks that need a missing one are left out (tests/benchmarks/CMakeLists.txt).
   find_package(benchmark QUIET)
-  # oneDNN's own CMake package asks for OpenCL, which the CPU library does not need: find the two files instead.
+  # oneDNN's own CMake package asks for OpenCL, which the CPU library does not need.
   find_library(DNNL_LIBRARY dnnl)
   find_path(DNNL_INCLUDE_DIR dnnl.hpp)
   if(DNNL_LIBRARY AND DNNL_INCLUDE_DIR)

@@ -1,12 +1,12 @@
 # jforge_library(NAME SOURCES a.cpp … [LINK targets …] [PRIVATE_LINK targets …])
-# One static (or, with BUILD_SHARED_LIBS, shared) library whose headers are included from the root of the tree.
+# Adds a static library (shared with BUILD_SHARED_LIBS, header-only without SOURCES); headers are included from the root.
 function(jforge_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK;PRIVATE_LINK" ${ARGN})
   if(ARG_SOURCES)
     add_library(${name} ${ARG_SOURCES})
     target_include_directories(${name} PUBLIC "${CMAKE_SOURCE_DIR}")
     target_link_libraries(${name} PUBLIC ${ARG_LINK} PRIVATE ${ARG_PRIVATE_LINK} jforge_compile_options)
-    # Shared and static libraries compile alike: no NAME_EXPORTS macro, which nothing reads.
+    # Omits the unused NAME_EXPORTS macro, so that shared and static libraries compile alike.
     set_target_properties(${name} PROPERTIES DEFINE_SYMBOL "")
   else()
     add_library(${name} INTERFACE)
@@ -15,7 +15,7 @@ function(jforge_library name)
   endif()
 endfunction()
 
-# Makes a source file, named in `out`, with a function `const char* SYMBOL()` that returns the text of `file`.
+# Generates a source file with `const char* SYMBOL()`, which returns the text of `file`; sets `out` to its path.
 function(jforge_embed_text out file symbol)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
   file(READ ${file} text)
@@ -25,18 +25,18 @@ function(jforge_embed_text out file symbol)
   set(${out} "${source}" PARENT_SCOPE)
 endfunction()
 
-# A test's own code is little; a fifth of its compile time is not.
+# -O1 saves a fifth of the tests' compile time.
 set(JFORGE_TEST_OPTIONS $<$<CONFIG:Release>:-O1>)
 
-# Open MPI's plug-ins leak and are unloaded before LeakSanitizer could name them: programs that start MPI run without it.
+# Open MPI's plug-ins leak and are unloaded before LeakSanitizer can name them, so MPI programs run without it.
 set(JFORGE_MPI_TEST_ENVIRONMENT "")
 if(JFORGE_SANITIZER MATCHES address)
   set(JFORGE_MPI_TEST_ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=1")
 endif()
 
 # add_jforge_test(NAME n SOURCES a_test.cpp … LINK targets … [RANKS 1 2 4] [LABELS …] [TIMEOUT s])
-# Without RANKS: one GoogleTest program. With RANKS: the program runs under mpirun once for each world size, through
-# tests/support/mpi_test_main.cpp, and a wrong world size is a failure.
+# Without RANKS: one GoogleTest program. With RANKS: runs under mpirun once per world size, through
+# tests/support/mpi_test_main.cpp, which fails on a wrong world size.
 function(add_jforge_test)
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;LINK;RANKS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
@@ -45,7 +45,7 @@ function(add_jforge_test)
   add_executable(${ARG_NAME} ${ARG_SOURCES})
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_LINK} jforge_compile_options GTest::gmock)
   target_compile_options(${ARG_NAME} PRIVATE ${JFORGE_TEST_OPTIONS})
-  # Precompiled headers hold for equal options only.
+  # Precompiled headers require equal options.
   if(NOT "OpenMP::OpenMP_CXX" IN_LIST ARG_LINK)
     target_precompile_headers(${ARG_NAME} REUSE_FROM jforge_test_headers)
   endif()
@@ -68,7 +68,6 @@ function(add_jforge_test)
   endif()
 endfunction()
 
-# Adds the named subfolders; one that holds no CMakeLists.txt, or is misspelt, is an error.
 macro(jforge_subfolders)
   foreach(folder ${ARGN})
     add_subdirectory(${folder})

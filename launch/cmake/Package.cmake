@@ -1,11 +1,11 @@
-# `cmake --install BUILD --prefix P` and `cpack -G DEB` in the build folder. What is installed:
-#   bin/jforge                      the binary; everything that it needs at run time is in it or in Debian's packages
+# `cmake --install BUILD --prefix P`, or `cpack -G DEB` in the build folder. Installs:
+#   bin/jforge                      the binary, which needs only Debian's packages at run time
 #   share/jforge/launch/scripts     scripts for one machine, a cluster, Slurm
 #   share/jforge/launch/configs     example configurations
-#   share/jforge/launch/quickstart  the small model and its prompts, to which quickstart.toml refers (from share/jforge)
+#   share/jforge/launch/quickstart  the small model and its prompts; quickstart.toml names them relative to share/jforge
 #   share/jforge/modulefiles        the module file `jforge`
 #   share/doc/jforge                the documents
-#   share/man, and where bash-completion, zsh and fish of Debian look: what `jforge man` and `jforge completion` print
+#   share/man, and Debian's completion folders for bash, zsh and fish: output of `jforge man` and `jforge completion`
 include(GNUInstallDirs)
 set(share "${CMAKE_INSTALL_DATADIR}/jforge/launch")
 install(TARGETS jforge RUNTIME)
@@ -35,7 +35,7 @@ set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
-# Libraries are found by dpkg-shlibdeps; mpirun and the programs that grade generated code are not libraries.
+# dpkg-shlibdeps finds only libraries, not mpirun and the programs that grade generated code.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_DEPENDS openmpi-bin)
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "bubblewrap, python3, python3-numpy")

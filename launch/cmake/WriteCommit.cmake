@@ -1,6 +1,5 @@
-# cmake -DSOURCE=… -DOUTPUT=… -P WriteCommit.cmake: writes JFORGE_COMMIT, the commit that SOURCE is at, into the header
-# OUTPUT; "unknown" where SOURCE is no git checkout. The file is touched only when that changes, so that a build that
-# changes nothing links nothing.
+# cmake -DSOURCE=… -DOUTPUT=… -P WriteCommit.cmake: defines JFORGE_COMMIT, SOURCE's commit ("unknown" without git), in
+# the header OUTPUT. Leaves an unchanged header untouched, so that nothing is relinked.
 set(commit unknown)
 if(EXISTS "${SOURCE}/.git")
   find_program(GIT git)

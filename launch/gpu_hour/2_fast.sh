@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# 2_fast.sh OUT [SECONDS]: how fast is everything on this machine's GPU? The second of three calls (1_right.sh): all
-# benchmarks, Qwen2.5-7B's width first, with the device's clocks and power beside them. Writes to the folder OUT.
+# 2_fast.sh OUT [SECONDS]: how fast is this machine's GPU? The second of three calls (1_right.sh): runs all benchmarks
+# and logs the device's clocks and power meanwhile. Writes to the folder OUT.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 out=${1:?usage: 2_fast.sh OUT [SECONDS]}

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# 3_program.sh OUT [SECONDS]: the whole program on this machine's GPU, and why its kernels take as long as they do. The third
-# of three calls (1_right.sh): the quickstart on the device in bfloat16, stopped once and resumed; Nsight Compute's figures
-# of the kernels of decoding and training; compute-sanitizer's racecheck. Writes to the folder OUT.
+# 3_program.sh OUT [SECONDS]: the third of three calls (1_right.sh). Runs the quickstart on the GPU in bfloat16, stopped
+# once and resumed, profiles the decoding and training kernels with Nsight Compute, and runs racecheck. Writes to OUT.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 out=${1:?usage: 3_program.sh OUT [SECONDS]}
@@ -15,13 +14,13 @@ cd "$root"
 status=0
 
 run=$out/run
-# What an emulated device does in a minute.
+# About a minute's work for the emulated device.
 few=(--set prompts.limit=16 --set rounds.1.steps=6 --set rounds.2.steps=2 --set checkpoint.every_steps=2 --set evaluate.limit=2
   --set evaluate.speed_problems=0 --set train.tokens_per_rank=512 --set train.batch_samples=2)
 quickstart=(launch/scripts/local_mpirun.sh -n 1 jforge run launch/configs/quickstart.toml --set "run.directory=\"$run\""
   --set 'model.device="cuda"' --set 'model.compute="bfloat16"' --set 'model.decode_weights="bfloat16_arithmetic"'
   ${emulated:+"${few[@]}"})
-# Stops as soon as training has a checkpoint.
+# Stops the run after its first checkpoint.
 "${quickstart[@]}" >"$out/quickstart_stopped.log" 2>&1 &
 job=$!
 until ls "$run"/checkpoints/round-1-step-* >/dev/null 2>&1 || ! kill -0 $job 2>/dev/null; do sleep 0.2; done
@@ -37,7 +36,7 @@ cp "$run/report.md" "$out/report.md" 2>/dev/null || status=1
 
 ncu=$(PATH=$PATH:/usr/local/cuda/bin command -v ncu || true)
 sections=(--section SpeedOfLight --section MemoryWorkloadAnalysis --section Occupancy --section LaunchStats --section WarpStateStats)
-# profile NAME SKIP COUNT COMMAND…: Nsight Compute's figures of COUNT launches after SKIP.
+# profile NAME SKIP COUNT COMMAND…: profiles COUNT kernel launches after the first SKIP with Nsight Compute.
 profile() {
   local name=$1 skip=$2 count=$3
   shift 3

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A GGUF file of a Llama model with a byte-level tokenizer as a Hugging Face directory, dequantised to bfloat16.
+"""Converts a GGUF file of a Llama model with a byte-level tokenizer to a bfloat16 Hugging Face directory.
 
     gguf_to_hf.py FILE.gguf DIRECTORY
 
-Needs the Python packages gguf and numpy. What it does not know it refuses by name. DIRECTORY must not exist: it is made
-as DIRECTORY.tmp and renamed, and what an earlier try left there is removed."""
+Needs the Python packages gguf and numpy. Refuses models that it does not know. Writes DIRECTORY.tmp, replacing an
+earlier one, and renames it to DIRECTORY, which must not exist."""
 
 import json
 import os
@@ -46,13 +46,13 @@ def hf_name(name):
 
 
 def unpermute(weight, heads):
-    """llama.cpp rotates neighbouring pairs of a head's rows, transformers its two halves."""
+    """llama.cpp rotates neighbouring pairs of a head's rows; transformers rotates its two halves."""
     rows, columns = weight.shape
     return weight.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
 def to_bfloat16(values):
-    """To the nearest, ties to even; the weights are finite."""
+    """Rounds to nearest, ties to even. Requires: finite values."""
     bits = values.astype(numpy.float32).view(numpy.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype("<u2")
 
@@ -85,7 +85,7 @@ def tokenizer_files(field):
                   "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
                   "vocab": {token: index for index, token in enumerate(tokens)},
                   "merges": [merge.split(" ") for merge in field("tokenizer.ggml.merges")]}}
-    # Of GPT2Tokenizer transformers 5 would replace the pre-tokenizer by byte level alone.
+    # For GPT2Tokenizer transformers 5 would replace the pre-tokenizer by byte level alone.
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": False, "clean_up_tokenization_spaces": False,
               "added_tokens_decoder": {str(token["id"]): {key: token[key] for key in ("content", *flags, "special")}
                                        for token in added},
@@ -126,7 +126,7 @@ def main():
         "intermediate_size": field("llama.feed_forward_length"), "num_hidden_layers": field("llama.block_count"),
         "num_attention_heads": heads, "num_key_value_heads": kv_heads,
         "max_position_embeddings": field("llama.context_length"), "hidden_act": "silu",
-        # GGUF has it as float32, which says 9.999999747e-06.
+        # GGUF stores float32, which would print as 9.999999747e-06.
         "rms_norm_eps": float(f"{field('llama.attention.layer_norm_rms_epsilon'):.6g}"),
         "rope_theta": field("llama.rope.freq_base"), "rope_scaling": None,
         "tie_word_embeddings": "lm_head.weight" not in tensors,

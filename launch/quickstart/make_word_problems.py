@@ -1,15 +1,13 @@
 #!/usr/bin/env python3
 """Writes arithmetic word problems in GSM8K's form, for the quickstart's base model and the task word_problems.
 
-Every problem is drawn from one of the templates below: names, things, places and numbers are drawn
-anew each time. The answer holds the reasoning, one step a line, and ends in "#### N". The same seed
-and sizes give the same problems on every machine (the digests printed are of the unpacked text).
+Every problem is one of the templates below with drawn names, things, places and numbers. The answer has one reasoning
+step per line and ends in "#### N". The same seed and sizes give the same problems on every machine (the printed digests
+are of the unpacked text).
 
-Which set a problem may belong to is decided by hashes of its text, so that the sets are disjoint
-whatever their sizes: one answer in ten is for test problems alone and one in ten for validation
-problems; of the other problems one in four, by its question, is a prompt and the rest are training
-problems. No answer of a test or validation problem is thus an answer in prompts or training, and no
-question is in two sets. The script fails if a test or validation text is found within a longer one.
+Hashes of the text decide the set, so that sets are disjoint whatever their sizes: one answer in ten is for test only and
+one in ten for validation only. One in four of the other problems, by question, is a prompt; the rest are training
+problems. Exits if a test or validation text occurs within a text of another set.
 
     python3 make_word_problems.py --out DIR [--train 120000] [--prompts 6000] [--validation 1000]
                                   [--test 1000] [--seed 7]
@@ -43,11 +41,11 @@ WARES = [("pen", "pens"), ("cup", "cups"), ("book", "books"), ("hat", "hats"), (
 JOBS = ["washing cars", "painting fences", "walking dogs", "cutting grass"]
 PLANTS = ["tulips", "roses", "beans", "carrots", "onions"]
 
-S, M, L = (2, 9), (3, 19), (12, 60)  # small factors, middle and large numbers
+S, M, L = (2, 9), (3, 19), (12, 60)  # small factors, medium and large numbers
 
-# Each template: name, ranges of its drawn numbers, derived numbers (in order; "a-b" must be >= 1),
-# question wordings, answer. Fields: n, m names with he/He/his and she/She/her for the first and the
-# second; t things, u other things; c1, c container(s); p place; d day; w1, w ware(s); j job; f plants.
+# Each template: name, ranges of drawn numbers, derived numbers (in order, each in 1..LARGEST), question wordings,
+# answer. Fields: n, m names with he/He/his and she/She/her for the first and the second; t things, u other things; c1,
+# c container(s); p place; d day; w1, w ware(s); j job; f plants.
 TEMPLATES = [
     ("buy-more", dict(a=L, b=M), "x=a+b",
      ["{n} has {a} {t}. {He} buys {b} more {t} at the {p}. How many {t} does {he} have now?",
@@ -233,7 +231,7 @@ EQUATION = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)")
 
 
 def derive(numbers, rules):
-    """Adds the derived numbers to `numbers`; False if one is below 1 or above LARGEST."""
+    """Adds the derived numbers to `numbers`; returns False if one is outside 1..LARGEST."""
     for rule in rules.split():
         name, term = rule.split("=")
         parts = re.split(r"([-+*])", term)
@@ -250,7 +248,7 @@ def derive(numbers, rules):
 
 
 def draw_problem(rng):
-    """The name of a template and one problem of it as {"question", "answer"}."""
+    """Draws a problem. Returns its template's name and {"question", "answer"}."""
     name, ranges, rules, questions, answer = TEMPLATES[rng.randrange(len(TEMPLATES))]
     while True:
         numbers = {key: rng.randint(*bounds) for key, bounds in ranges.items()}
@@ -258,7 +256,7 @@ def draw_problem(rng):
             break
     fields = dict(numbers)
     if "c" in numbers:
-        fields["c_"] = numbers["c"]  # beside the container field c
+        fields["c_"] = numbers["c"]  # c may become the container below
     boy = rng.random() < 0.5
     first = rng.choice(BOYS if boy else GIRLS)
     second = rng.choice([other for other in BOYS + GIRLS if other != first])
@@ -283,18 +281,18 @@ def draw_problem(rng):
 
 
 def hashed(text, buckets):
-    """A number below `buckets` that depends on `text` alone."""
+    """Returns a number below `buckets` that depends only on `text`."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % buckets
 
 
 def part_of(problem):
-    """The only set that `problem` may be in."""
+    """Returns the only set that may hold `problem`."""
     held_out = {0: "test", 1: "validation"}.get(hashed(problem["answer"], 10))
     return held_out or ("prompts" if hashed(problem["question"], 4) == 0 else "train")
 
 
 def draw_part(part, count, seed, counts):
-    """`count` problems of one set with different questions; counts their templates."""
+    """Returns `count` problems of one set with different questions; counts their templates in `counts`."""
     rng = random.Random(f"jforge word problems {seed} {part}")
     problems, taken = [], set()
     misses = 0
@@ -312,7 +310,7 @@ def draw_part(part, count, seed, counts):
 
 
 def endings(text, lengths):
-    """The endings of `text` that have one of `lengths`, which are sorted."""
+    """Yields the endings of `text` with one of `lengths`. Requires: `lengths` is sorted."""
     for length in lengths:
         if length > len(text):
             return
@@ -320,9 +318,9 @@ def endings(text, lengths):
 
 
 def require_disjoint(held_out, others, field, mark):
-    """Exits if the text of a held-out problem's `field` occurs anywhere in that of another problem.
+    """Exits if a held-out problem's `field` occurs in that of another problem.
 
-    Each such text holds `mark` once, near its end, so a text can hold another only as its own ending.
+    Each text holds `mark` once, near its end, so a text can contain another only as its ending.
     """
     texts = {problem[field] for problem in held_out}
     lengths = sorted({len(text) for text in texts})
@@ -335,7 +333,7 @@ def require_disjoint(held_out, others, field, mark):
 
 
 def write_jsonl_gz(path, problems):
-    """Writes gzip JSONL with a fixed header; returns its size and the sha256 of the unpacked text."""
+    """Writes gzip JSONL with a fixed header. Returns its size and the sha256 of the unpacked text."""
     text = "".join(json.dumps(problem) + "\n" for problem in problems).encode()
     buffer = io.BytesIO()
     with gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=9, mtime=0, filename="") as stream:

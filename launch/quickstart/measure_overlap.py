@@ -3,10 +3,8 @@
 
     python3 measure_overlap.py --train train.jsonl.gz [--train prompts.jsonl.gz] --test test.jsonl.gz
 
-The shape of a text is the text with "0" for every number and "_" for every word that
-make_word_problems.py draws (names, things, places, …): what is left is its template and wording.
-"Verbatim" is the whole text within a training text of the same kind, or equal to it.
-Standard library only, Python >= 3.9.
+A text's shape is its template and wording: "0" replaces every number and "_" every word that make_word_problems.py draws.
+A "verbatim" text equals or is part of a training text of the same kind. Standard library only, Python >= 3.9.
 """
 
 import argparse
@@ -25,7 +23,7 @@ NUMBER = re.compile(r"\d+")
 
 
 def shape(text):
-    """`text` without what was drawn into its template."""
+    """Returns `text` without the numbers and words drawn into its template."""
     return NUMBER.sub("0", DRAWN_WORD.sub("_", text))
 
 
@@ -39,13 +37,13 @@ def share_of(texts, known):
 
 
 def overlap(train, test):
-    """Shares of the test problems (0-1), by (question or answer, "verbatim" or "shape")."""
+    """Returns shares of the test problems (0-1) by (question or answer, "verbatim" or "shape")."""
     shares = {}
     for field in ("question", "answer"):
         tested = [problem[field] for problem in test]
         trained = [problem[field] for problem in train]
         lengths = sorted({len(text) for text in tested})
-        # A problem's text holds its mark once, at its end: it is within another only as an ending.
+        # Each text holds its mark once, at its end, so another text can contain it only as its ending.
         known = {ending for text in trained for ending in source.endings(text, lengths)}
         shares[field, "verbatim"] = share_of(tested, known)
         shares[field, "shape"] = share_of([shape(text) for text in tested], {shape(text) for text in trained})

@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# container.sh build SOURCE PACKAGES | install PACKAGES: the two halves of Containerfile and apptainer.def, as root on a bare
-# Debian 12. `build` puts a package of the tree SOURCE into the folder PACKAGES, `install` installs what lies there. With
-# CUDA=13-0, a version as NVIDIA's repository for Debian names it, the package has the CUDA kernels; this is the one thing
-# that comes from elsewhere than Debian.
+# container.sh build SOURCE PACKAGES | install PACKAGES: the two stages of Containerfile and apptainer.def, as root on a
+# bare Debian 12. `build` packages the tree SOURCE into the folder PACKAGES; `install` installs the package in it.
+# CUDA=13-0, a version of NVIDIA's Debian repository, adds the CUDA kernels; all else comes from Debian.
 set -euo pipefail
 cuda=${CUDA:-}
 
-# cuda_packages NAME…: from NVIDIA's repository.
+# cuda_packages NAME…: installs packages from NVIDIA's repository.
 cuda_packages() {
   local keyring=cuda-keyring_1.1-1_all.deb
   apt-get install -y --no-install-recommends ca-certificates curl

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""What launch/gpu_check.sh runs, and a bundle of it for a machine that has nothing of ours.
+"""Lists the tests of launch/gpu_check.sh, or bundles all of it for a machine without our packages.
 
     gpu_bundle.py list BUILD           one line per test labelled gpu in a CUDA build: name, seconds, command (tabs between)
     gpu_bundle.py pack BUILD OUT       OUT: a .tar.xz, made in minutes, for a machine that takes 64 MiB with the source tree,
                                        or a .tar.zst, made in seconds; prints its size and what it needs
 
-In a bundle every program and library is where its own root is, so that it may lie anywhere:
+The programs of a bundle find their libraries from its root, which may lie anywhere:
 
     launch/gpu_check.sh                runs everything
     bin/NAME                           starts libexec/NAME with the libraries of lib/ and Open MPI's places
     lib/, libexec/                     shared libraries except the driver's and CUDA's; programs, stripped
-    lib/system/                        the C library's, for machines whose own is older
+    lib/system/                        the C library, for machines with an older one
     emulator/                          stand-ins for CUDA's libraries (tests/cuda_emulator), for gpu_check.sh --emulated
-    checks.tsv                         what to run
+    checks.tsv                         the tests
     cuda_libraries.txt, glibc.txt      CUDA's libraries that the target must have, and the oldest C library that serves
     tests/, launch/                    scripts, models and golden values that the tests read, as in the source tree"""
 
@@ -26,15 +26,16 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# How OUT is compressed, and MiB that it may have: a window over most of it, since the programs have most of their code in
-# common; of 128 MiB zstd takes it back unasked.
+# Compression command and maximum MiB. The window spans most of the bundle, because programs share most of their code;
+# zstd unpacks windows up to 128 MiB without an option.
 FORMATS = {".tar.xz": ("xz --lzma2=preset=6,dict=192MiB", 48), ".tar.zst": ("zstd -6 --long=27 -q", 60)}
 BENCHMARKS = ("kernel_benchmark", "model_benchmark", "trajectory_benchmark", "collectives_benchmark")
-# The C library's; of the driver; of the CUDA toolkit or NVIDIA's Python packages.
+# SYSTEM: the C library's. CUDA: the driver's and CUDA's, which the target must have. NETWORK: a plug-in of Open MPI
+# that needs one is left out.
 SYSTEM = re.compile(r"(ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv|libutil)\.so")
 CUDA = re.compile(r"lib(cudart|cublas|cublasLt|nccl|nvrtc|nvJitLink|cuda)\.so")
 NETWORK = re.compile(r"lib(fabric|psm|uc[mpst]\b|ibverbs|rdmacm|efa|infinipath|oshmem|mca_common_(ofi|ucx|verbs))")
-# What the programs read, as it lies in the tree; files that a command names come by themselves.
+# Files that programs read, as in the tree; files that a command names are copied by moved().
 DATA = ("tests/golden/reference", "tests/end_to_end", "tests/benchmarks/flex_attention.py", "launch/gpu_check.sh",
         "launch/gpu_hour", "launch/configs/quickstart.toml",
         "launch/quickstart/model", "launch/quickstart/prompts.jsonl.gz", "launch/quickstart/word_problems",
@@ -78,7 +79,7 @@ Exit codes: 0 all that ran passed, 1 something failed, 2 usage, 4 a library, pro
 
 
 def tests(build):
-    """(name, seconds, {variable: value}, command) of each test labelled gpu."""
+    """Yields (name, seconds, {variable: value}, command) of each test labelled gpu."""
     shown = subprocess.run(["ctest", "--show-only=json-v1", "-L", "^gpu$"], cwd=build, capture_output=True, text=True,
                            check=True).stdout
     for test in json.loads(shown)["tests"]:
@@ -93,7 +94,7 @@ def line(name, seconds, environment, command, shown=shlex.quote):
 
 
 def libraries_of(program):
-    """{name: path or None} of what the dynamic linker loads for it."""
+    """Returns {name: path or None} of the libraries that the dynamic linker loads for `program`."""
     shown = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
     found = {pathlib.Path(loader).name: loader for loader in re.findall(r"^\s+(/\S*/ld-\S+)", shown, re.M)}
     for name, path in re.findall(r"^\s+(\S+) => (not found|\S+)", shown, re.M):
@@ -133,7 +134,7 @@ class Bundle:
                     self.strip(f"lib/{name}")
 
     def program(self, path):
-        """bin/NAME of the program at `path`."""
+        """Adds the program at `path` with its libraries; returns bin/NAME."""
         name = pathlib.Path(path).name
         if not (self.folder / "libexec" / name).exists():
             self.copy(path, f"libexec/{name}")
@@ -144,7 +145,7 @@ class Bundle:
         return f"bin/{name}"
 
     def open_mpi(self):
-        """mpirun and its plug-ins, without those for networks: one machine needs none."""
+        """Adds mpirun and its plug-ins, except those for networks, which one machine does not need."""
         for name in ("mpirun", "orted"):
             path = shutil.which(name)
             if path is None:
@@ -161,7 +162,7 @@ class Bundle:
         self.copy(places["pkgdatadir"], "share/openmpi")
         for config in pathlib.Path(places["sysconfdir"]).glob("*.conf"):
             self.copy(config, f"share/openmpi/{config.name}")
-        # PMIx has plug-ins of its own, beside the real file.
+        # PMIx has its own plug-ins, next to its real file.
         pmix = libraries_of(plugins / "mca_pmix_ext3x.so").get("libpmix.so.2")
         if pmix:
             place = pathlib.Path(pmix).resolve().parent
@@ -172,7 +173,7 @@ class Bundle:
             self.copy(place.parent / "share" / "pmix-mca-params.conf", "share/openmpi/pmix-mca-params.conf")
 
     def moved(self, text):
-        """A word of a command as it stands in the bundle: under $ROOT, which gpu_check.sh knows."""
+        """Copies the file that a word of a command names; returns the word for the bundle, under gpu_check.sh's $ROOT."""
         key, sign, value = text.partition("=") if re.match(r"\w+=/", text) else ("", "", text)
         path = pathlib.Path(value)
         if value.startswith(f"{self.build}/") and not path.exists():
@@ -198,7 +199,7 @@ def highest_glibc(folder):
 
 
 def expect_same_commit(version):
-    """Says where the programs are of another commit than these scripts, which run them."""
+    """Warns if programs and scripts are of different commits."""
     built = re.search(r"\(commit (\w+)", version)
     asked = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     if built and asked.returncode == 0 and not asked.stdout.startswith(built[1]):
@@ -207,7 +208,7 @@ def expect_same_commit(version):
 
 
 def archive(folder, out):
-    """Packs `folder` into `out`, or leaves nothing there."""
+    """Packs `folder` into `out`. Returns MiB; leaves no partial file."""
     compress, limit = next(value for suffix, value in FORMATS.items() if out.name.endswith(suffix))
     part = out.with_name(f"{out.name}.part")
     try:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# local_mpirun.sh -n N PROGRAM [ARGUMENT...]: runs N ranks of jforge, or of another program, on this machine. On a terminal
-# Ctrl-C asks jforge to stop at its next boundary with everything committed (exit code 75); a second one ends it at once.
+# local_mpirun.sh -n N PROGRAM [ARGUMENT...]: runs N ranks on this machine. On a terminal, the first Ctrl-C stops jforge
+# at its next boundary with everything committed (exit code 75); the second ends it at once.
 set -euo pipefail
 
 usage="usage: local_mpirun.sh -n N PROGRAM [ARGUMENT...]"
@@ -27,7 +27,7 @@ if ! [ -t 0 ]; then
   exec mpirun "${JFORGE_MPIRUN_ARGS[@]}" -n "$ranks" "$@"
 fi
 
-# Given Ctrl-C itself, mpirun would kill the ranks within two seconds: in a process group of its own it hears of it here.
+# Ctrl-C would make mpirun kill the ranks within two seconds, so mpirun gets its own process group.
 set -m
 mpirun "${JFORGE_MPIRUN_ARGS[@]}" -n "$ranks" "$@" </dev/null &
 mpirun=$!
@@ -36,7 +36,7 @@ interrupted() {
   interrupts=$((interrupts + 1))
   if [ $interrupts -eq 1 ]; then
     echo "stopping at the next boundary; what is committed is safe (Ctrl-C again ends at once)" >&2
-    kill -USR2 "$mpirun" 2>/dev/null || true  # It may have ended, and its code is to be told.
+    kill -USR2 "$mpirun" 2>/dev/null || true  # It may have ended; its exit code still counts.
   else
     kill -TERM "$mpirun" 2>/dev/null || true
   fi

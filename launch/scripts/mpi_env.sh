@@ -1,11 +1,10 @@
-# Sourced by local_mpirun.sh, the quickstart and the tests: Open MPI on this one machine. Cluster scripts never use it.
-#
-# Sets the array JFORGE_MPIRUN_ARGS (options for mpirun) and defines jforge_threads_for_ranks N.
+# Sourced by local_mpirun.sh: Open MPI on one machine. Cluster scripts never use it. Sets the array JFORGE_MPIRUN_ARGS
+# (options for mpirun) and defines jforge_threads_for_ranks N.
 
-# All ranks start here, so that no ssh is needed: containers often have none.
+# `plm isolated` starts all ranks here without ssh, which containers often lack.
 JFORGE_MPIRUN_ARGS=(--oversubscribe --bind-to none --mca plm isolated --mca btl self,vader --mca mpi_yield_when_idle 1)
 
-# Open MPI refuses to start as root unless told twice.
+# Open MPI refuses to start as root unless both variables are set.
 if [ "$(id -u)" -eq 0 ] && [ "${OMPI_ALLOW_RUN_AS_ROOT:-}${OMPI_ALLOW_RUN_AS_ROOT_CONFIRM:-}" != 11 ]; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   echo "mpi_env.sh: running as root, so OMPI_ALLOW_RUN_AS_ROOT and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM are set to 1" >&2
@@ -23,7 +22,7 @@ if ! jforge_cma_permitted; then
   JFORGE_MPIRUN_ARGS+=(--mca btl_vader_single_copy_mechanism none)
 fi
 
-# jforge_threads_for_ranks N: shares this machine's cores among N ranks, unless the caller has decided already.
+# jforge_threads_for_ranks N: divides this machine's cores among N ranks, unless the caller has set OMP_NUM_THREADS.
 jforge_threads_for_ranks() {
   local ranks=$1 cores
   if [ -z "${OMP_NUM_THREADS:-}" ]; then

@@ -1,18 +1,16 @@
 #!/usr/bin/env bash
-# Sourced by local_mpirun.sh and run_cluster.sh: defines jforge_outlive_readers.
-#
-# jforge_outlive_readers: from here on a reader of this script's standard output or error that goes away
-# (`… | head -1`), or streams that were closed from the start (`2>&-`), do not end the job. mpirun itself dies when it
-# writes to a closed pipe; so a pipe gets a process in between that reads on, whoever listens.
+# Sourced by local_mpirun.sh and run_cluster.sh. jforge_outlive_readers: keeps the job running if a reader of standard
+# output or error goes away (`… | head -1`), or if the streams are closed from the start (`2>&-`). mpirun dies when it
+# writes to a closed pipe, so a process in between reads on.
 
 jforge_pass_on() {
-  # A Ctrl-C at the terminal is for the job; what it says of it is still to be passed on.
+  # Ctrl-C is for the job, whose answer must still be passed on.
   trap '' PIPE INT TERM HUP USR1 USR2
   cat 2>/dev/null || true
   exec cat >/dev/null
 }
 
-# bash has opened the script under the lowest free number.
+# bash opens the script under the lowest free descriptor, which may be that of a closed stream.
 jforge_closed() { [ ! -e "/dev/fd/$1" ] || [ "/dev/fd/$1" -ef "$0" ]; }
 
 jforge_outlive_readers() {

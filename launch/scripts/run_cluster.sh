@@ -1,17 +1,16 @@
 #!/usr/bin/env bash
 # run_cluster.sh -n RANKS [--hostfile FILE] [--threads T] [--grace SECONDS] PROGRAM [ARGUMENT...]
 #
-# Runs RANKS ranks of a program over the hosts of a cluster: those of FILE, or inside a batch job those of its
-# allocation. Ranks are shared out evenly among the hosts of FILE, or fill their slots where every line says slots=.
-# T OpenMP threads for each rank (default: SLURM_CPUS_PER_TASK, else OMP_NUM_THREADS, else this host's cores shared out
-# among its ranks, as if all hosts were alike); every rank is bound to T cores, or, if this host has NVIDIA GPUs, binds
-# itself to its GPU's socket. Ends with the ranks' exit code (137 after a killed rank). Ranks on other hosts get PATH,
-# LD_LIBRARY_PATH and all CUDA_*, JFORGE_*, NCCL_*, OMP_* and UCX_* of here, but CUDA_VISIBLE_DEVICES and NCCL_HOSTID, which
-# are a host's own.
+# Runs RANKS ranks of a program on the hosts of FILE or, in a batch job, of its allocation. Ranks are divided evenly
+# among the hosts of FILE, or fill their slots if every line says slots=. Each rank has T OpenMP threads (default:
+# SLURM_CPUS_PER_TASK, else OMP_NUM_THREADS, else this host's cores divided among its ranks) and is bound to T cores. If
+# this host has NVIDIA GPUs, ranks bind themselves to their GPU's socket instead. Returns the ranks' exit code (137
+# after a killed rank). Ranks on other hosts get PATH, LD_LIBRARY_PATH and all CUDA_*, JFORGE_*, NCCL_*, OMP_* and UCX_*
+# from here, except CUDA_VISIBLE_DEVICES and NCCL_HOSTID, which belong to a host.
 #
-# Signals to this process: SIGUSR2 stops the job at its next boundary, however far that is (exit code 75). SIGTERM,
-# SIGINT (Ctrl-C) and SIGHUP do the same, but a job that has not stopped after SECONDS (default 120), or at the second
-# such signal, is ended at once (exit code 143); the last commit is intact then.
+# Signals to this process: SIGUSR2 stops the job at its next boundary, without a time limit (exit code 75). SIGTERM,
+# SIGINT (Ctrl-C) and SIGHUP do the same, but end the job after SECONDS (default 120) or at the second such signal (exit
+# code 143); the last commit stays intact.
 set -euo pipefail
 trap 'exit 75' USR2 TERM INT HUP # nothing has begun
 
@@ -40,7 +39,7 @@ while [ $# -gt 0 ]; do
 done
 [[ $ranks =~ ^[1-9][0-9]*$ ]] || fail "-n \"$ranks\" is not a number of ranks"
 [ -z "$hostfile" ] || [ -r "$hostfile" ] || fail "cannot read the host file $hostfile"
-# The host file's lines without comments and blank ones.
+# Prints the host file without comments and blank lines.
 host_lines() { sed -e 's/#.*//' -e 's|//.*||' "$hostfile" | grep '[^[:space:]]' || true; }
 [ -z "$hostfile" ] || [ -n "$(host_lines)" ] || fail "the host file $hostfile names no host"
 slots='[[:space:]](slots|count|cpu)[[:space:]]*='
@@ -57,7 +56,7 @@ if [ -z "$threads" ]; then
     [ -z "$hostfile" ] || hosts=$(host_lines | awk '{print $1}' | sort -u | wc -l)
     here=$(((ranks + hosts - 1) / hosts))
   fi
-  # Cores, not their hardware threads: that is what ranks are bound to.
+  # Ranks are bound to cores, so hardware threads do not count.
   cores=$(lscpu -p=CORE,SOCKET | grep -v '^#' | sort -u | wc -l)
   allowed=$(env -u OMP_NUM_THREADS nproc)
   cores=$((cores < allowed ? cores : allowed))
@@ -80,8 +79,8 @@ if ! jforge_shield; then
   echo "run_cluster.sh: $JFORGE_NO_SHIELD" >&2
   exit 4
 fi
-# The daemons on the other hosts are deaf to SIGTERM for the reason given below. Open MPI splits this at blanks and looks
-# for its daemon's name among the words.
+# Blocks SIGTERM for the daemons on other hosts, too (reason below). Open MPI splits this value at blanks and looks for
+# its daemon's name among the words.
 if [ "${JFORGE_DEAF[0]}" = env ]; then
   agent="${JFORGE_DEAF[*]}"
 elif [[ $scripts =~ [[:space:]] ]]; then
@@ -92,11 +91,10 @@ else
 fi
 
 export OMP_NUM_THREADS=$threads
-# ssh gives ranks on other hosts next to none of this shell's variables; Slurm gives a job's ranks all of them. What changes
-# how a rank runs must be the same on all: ranks that take other algorithms of NCCL (NCCL_ALGO, NCCL_PROTO) wait for each
-# other for ever. PATH finds a program that is named without a folder: it lies at the same place on all hosts, as libraries
-# do. Not passed on is what belongs to one host: CUDA_VISIBLE_DEVICES, since others have other devices or are told theirs by
-# their batch system, and NCCL_HOSTID, by which NCCL tells hosts apart.
+# ssh passes almost no variables to ranks on other hosts; Slurm passes all. Variables that change how a rank runs must
+# be the same everywhere: ranks with different NCCL_ALGO or NCCL_PROTO wait for each other forever. Programs and
+# libraries lie at the same place on all hosts. CUDA_VISIBLE_DEVICES is left out because other hosts have other devices
+# or set it in their batch system, and NCCL_HOSTID because NCCL tells hosts apart by it.
 passed=()
 while read -r name; do
   case $name in
@@ -105,8 +103,8 @@ while read -r name; do
   esac
 done < <(compgen -e)
 
-# A host of a host file has as many slots as cores unless its line says slots=. All ranks would go to the first host then,
-# and take more cores than it has; so they are shared out evenly among the hosts, neighbours together.
+# A host has as many slots as cores unless its line says slots=, so all ranks could go to the first host and
+# oversubscribe it. They are divided evenly among the hosts instead, neighbours together.
 places=slot ranking=()
 if [ -n "$hostfile" ] && ! $has_all_slots; then
   places=node ranking=(--rank-by slot)
@@ -122,8 +120,8 @@ if [ -n "$hostfile" ]; then
   options+=(--hostfile "$hostfile")
 fi
 
-# A cut link would hang mpirun for ever; so it ends after about a minute. From Open MPI 5 on PRRTE is the launcher, with
-# other names: of its options, of its daemon, and by version of the same parameters; it does not mind those it lacks.
+# Keep-alives end mpirun about a minute after a link is cut, which would otherwise hang it. From Open MPI 5 on the
+# launcher is PRRTE, with other names of option, daemon and, by version, parameters; it ignores unknown parameters.
 version=$(mpirun --version 2>/dev/null | sed -n 's/^mpirun (Open MPI) \([0-9]*\)\..*/\1/p') || true
 alive_time=30 alive_interval=10 alive_probes=3
 if [ "${version:-4}" -ge 5 ]; then
@@ -138,11 +136,10 @@ else
 fi
 
 # After SIGTERM or SIGINT mpirun kills its ranks within 2 s, too soon for a training step and a checkpoint. Its own
-# grace (odls_base_sigkill_timeout) is slept out whenever any rank fails, ranks gone or not. So no such signal reaches
-# mpirun before the ranks had their time: it runs in a session of its own, where no terminal sends it one, and with
-# SIGTERM blocked, which a batch system sends to every process of a job (the ranks have it unblocked). SIGUSR2, which
-# mpirun passes on to every rank, asks them to stop, and SIGINT ends mpirun. When this shell is killed, mpirun gets
-# SIGUSR2 too.
+# grace (odls_base_sigkill_timeout) does not help, because mpirun waits all of it whenever a rank fails. So mpirun runs
+# in its own session, which a terminal does not signal, and with SIGTERM blocked, which a batch system sends to every
+# process of a job (the ranks have it unblocked). SIGUSR2, which mpirun passes on, asks the ranks to stop; SIGINT ends
+# mpirun. If this shell is killed, mpirun gets SIGUSR2 too.
 "${JFORGE_DEAF_LEADER[@]}" mpirun "${options[@]}" "$@" <&0 &
 mpirun=$!
 
@@ -151,21 +148,21 @@ stop() {
   endings=$((endings + 1))
   if [ $endings -gt 1 ]; then
     deadline=$SECONDS
-    return 0 # Alone it would be the status of what the signal has ended.
+    return 0 # Without 0 it would return the status of the interrupted command.
   fi
   echo "run_cluster.sh: stopping at the next boundary, within $grace s; the same signal again ends the job at once" >&2
   deadline=$((SECONDS + grace))
-  kill -USR2 "$mpirun" 2>/dev/null || true  # It may have ended, and its code is to be told.
+  kill -USR2 "$mpirun" 2>/dev/null || true  # It may have ended; its exit code still counts.
 }
 trap stop TERM INT HUP
 trap 'kill -USR2 "$mpirun" 2>/dev/null || true' USR2
 
-# A trapped signal ends `wait` early, so wait until the process is gone.
+# A trapped signal ends `wait` early.
 while kill -0 "$mpirun" 2>/dev/null; do
   if [ -z "$deadline" ]; then
     wait "$mpirun" || true
   elif [ $SECONDS -lt "$deadline" ]; then
-    sleep 0.2 || true # The signal that is to end the job may have gone to the whole group.
+    sleep 0.2 || true # The signal may have gone to the whole group.
   else
     echo "run_cluster.sh: the job is ended" >&2
     ended=true
@@ -178,6 +175,6 @@ wait "$mpirun" || code=$?
 if $ended; then
   exit 143
 fi
-# A stop that came before the program could hear it: nothing had begun.
+# The stop came before the program could handle it, so nothing had begun.
 [ $code -ne $((128 + 12)) ] || code=75
 exit $code

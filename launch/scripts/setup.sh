@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Installs what Jacobi Forge builds and runs with, from Debian's packages; with --tests also what its tests and benchmarks
-# need, with --all-tests what test.sh --all uses besides, and with --cluster-tests only the Slurm that the cluster scripts
-# are tested under (its services stay off as long as there is no /etc/slurm/slurm.conf). As root it installs; otherwise it
-# prints the exact command and exits 4. Nothing is downloaded from anywhere else.
+# setup.sh [--tests | --all-tests | --cluster-tests]: installs the Debian packages to build and run Jacobi Forge;
+# --tests adds those of its tests and benchmarks, --all-tests also those of test.sh --all. --cluster-tests installs only
+# Slurm, for the tests of the cluster scripts (without /etc/slurm/slurm.conf its services stay off). As root it
+# installs; otherwise it prints the command and exits 4.
 set -euo pipefail
 
 packages=(g++ cmake ninja-build pkg-config python3 python3-numpy
   libopenmpi-dev openmpi-bin libhdf5-dev libtomlplusplus-dev libspdlog-dev libfmt-dev
   libsimdjson-dev nlohmann-json3-dev libicu-dev libpcre2-dev libcli11-dev zlib1g-dev libbz2-dev libzstd-dev
   libeigen3-dev libxxhash-dev libseccomp-dev bubblewrap)
-# oneDNN is what benchmarks compare our products with.
+# Benchmarks compare matrix products with oneDNN.
 test_packages=(git libgtest-dev libgmock-dev libbenchmark-dev libdnnl-dev)
 all_test_packages=(dpkg-dev file ccache clang-format clang-tidy-16 zsh fish groff-base man-db zstd environment-modules)
 cluster_test_packages=(slurmctld slurmd slurm-client munge)
-size=600  # MB, with what the packages depend on and a bare Debian lacks
+size=600  # MB, including dependencies that a bare Debian lacks
 case "${1:-}" in
   "") ;;
   --tests) packages+=("${test_packages[@]}"); size=700 ;;

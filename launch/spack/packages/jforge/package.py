@@ -6,7 +6,7 @@ from spack.package import *
 class Jforge(CMakePackage, CudaPackage):
     """Turns an autoregressive language model into a parallel decoder by Jacobi Forcing."""
 
-    # The checkout that this file is part of.
+    # The checkout that holds this file.
     git = Path(__file__).resolve().parents[4].as_uri()
     license("Apache-2.0")
 
