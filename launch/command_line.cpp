@@ -29,11 +29,11 @@ namespace {
 // Groups of --help and the man page.
 constexpr const char* kOfAllRanks = "Commands that all ranks run together under mpirun";
 constexpr const char* kOfOneProcess = "Commands of one process";
-// What verify and inspect take (commands/artefact.h).
+// Argument of verify and inspect (commands/artefact.h).
 constexpr const char* kArtefacts =
     "Prompt store, trajectories, checkpoint, model, evaluation or run directory";
 
-// Options outlive the parser inside the closure that runs the command.
+// The closure owns the options, so that they outlive the parser.
 template <class Options>
 void run_single(CommandLine& line, std::shared_ptr<Options> options,
                 ExitCode (*command)(const Options&)) {
@@ -54,14 +54,13 @@ void run_distributed(CLI::App& sub, CommandLine& line, std::shared_ptr<Options> 
   });
 }
 
-// The value must be one of `words`, which are its type name (shell/command_description.h).
+// Restricts the value to `words`, which become its type name (shell/command_description.h).
 CLI::Option* one_of(CLI::Option* option, const std::vector<std::string>& words) {
   return option->check(CLI::IsMember(words).description(""))
       ->type_name(fmt::format("{}", fmt::join(words, "|")));
 }
 
-// CLI11's own names the largest double as the other bound, in 309 digits, and lets numbers through
-// that the option's type does not hold.
+// CLI11's own check prints a bound of 309 digits and accepts numbers beyond the option's type.
 CLI::Validator positive_number() {
   return {[](const std::string& text) {
             std::int32_t value = 0;
@@ -75,7 +74,7 @@ CLI::Validator positive_number() {
           "POSITIVE"};
 }
 
-// A seed, which is all of 64 bits: CLI11 takes a negative number and one beyond them, too.
+// CLI11 accepts negative numbers and those beyond 64 bits, too.
 CLI::Validator seed_number() {
   return {[](const std::string& text) {
             std::uint64_t value = 0;
@@ -88,7 +87,7 @@ CLI::Validator seed_number() {
           "UINT"};
 }
 
-// The option's words and their values are the configuration's; without it `value` stays "auto".
+// The configuration defines words and values; without the option `value` stays "auto".
 template <class Enum, std::size_t N>
 void add_choice(CLI::App& sub, const char* option, Enum& value, const EnumName<Enum> (&table)[N],
                 const char* help) {
@@ -119,7 +118,7 @@ void add_settings(CLI::App& sub, std::vector<std::string>& settings) {
       ->allow_extra_args(false);
 }
 
-// Each a setting of the method under a name of its own.
+// Adds an option for each sampling setting of the method.
 void add_sampling(CLI::App& sub, std::vector<std::string>& settings) {
   for (const auto& [option, key] :
        {std::pair("--temperature", "temperature"), std::pair("--top-p", "top_p"),
@@ -134,7 +133,7 @@ void add_sampling(CLI::App& sub, std::vector<std::string>& settings) {
   }
 }
 
-// Its default is the command's; one that is given is a setting like those.
+// The default is the command's; a given value becomes a setting of the method.
 void add_block_size(CLI::App& sub, std::int32_t& block_size, std::vector<std::string>& settings) {
   sub.add_option_function<std::int32_t>(
          "--block-size",
@@ -157,7 +156,7 @@ void add_set(CLI::App& sub, std::vector<std::string>& overrides) {
   sub.add_option("--set", overrides, "Override a key of the configuration (repeatable)")
       ->type_name("KEY=VALUE")
       ->take_all()
-      ->allow_extra_args(false);  // "--set a=b my.toml": the second word is not its own.
+      ->allow_extra_args(false);  // In "--set a=b my.toml" the second word is not a setting.
 }
 
 void add_model(CLI::App& sub, std::filesystem::path& model, bool required) {
@@ -189,7 +188,7 @@ void add_job(CLI::App& app, CommandLine& line, const char* name, const char* hel
       ->needs(dry_run);
   const std::string_view of = name;
   if (of != "pretrain" && of != "finetune") {
-    std::map<std::string, std::string> names;  // In lower case, as words on a command line are.
+    std::map<std::string, std::string> names;  // In lower case, like other words.
     std::vector<std::string> words;
     for (const KnownDevice& device : kKnownDevices) {
       std::string word(device.name);
@@ -253,7 +252,7 @@ void add_evaluate(CLI::App& app, CommandLine& line) {
       ->type_name("TASK")
       ->delimiter(',')
       ->allow_extra_args(false);
-  // What is no method is refused together with the configuration's.
+  // Unknown names are rejected later, together with the configuration's.
   sub->add_option("--methods", options->methods, "Decoding methods, separated by commas")
       ->type_name(fmt::format("{}", fmt::join(decoding_method_names(), "|")))
       ->delimiter(',')
@@ -520,7 +519,7 @@ void add_shell(CLI::App& app, CommandLine& line) {
   });
 }
 
-// The parser; what it parses goes to `line`, which must live as long.
+// Returns a parser that writes to `line`, which must outlive it.
 std::unique_ptr<CLI::App> make_parser(CommandLine& line) {
   auto parser = std::make_unique<CLI::App>(
       "Jacobi Forge: turns an autoregressive model into a causal parallel decoder.", "jforge");
@@ -560,7 +559,7 @@ bool is_of_all_ranks(const CLI::App& app, const std::string& word) {
   });
 }
 
-// What is wrong with the first words, where CLI11 would only say that a command is missing.
+// Describes wrong first words, for which CLI11 only says that a command is missing.
 std::optional<std::string> wrong_command(const CLI::App& app, int argc, char** argv) {
   const std::string program = app.get_parent() == nullptr ? "jforge" : "jforge " + app.get_name();
   if (argc < 2) {
@@ -571,7 +570,7 @@ std::optional<std::string> wrong_command(const CLI::App& app, int argc, char** a
   for (const CLI::App* sub : app.get_subcommands(nullptr)) {
     names.push_back(sub->get_name());
     if (word == sub->get_name()) {
-      // Only probe has commands of its own.
+      // Only probe has subcommands.
       return sub->get_subcommands(nullptr).empty() ? std::nullopt
                                                    : wrong_command(*sub, argc - 1, argv + 1);
     }
@@ -587,7 +586,7 @@ std::optional<std::string> wrong_command(const CLI::App& app, int argc, char** a
                      did_you_mean(word, names), program);
 }
 
-// The command that the line has named.
+// Returns the command that was parsed.
 const CLI::App& named_command(const CLI::App& app) {
   const CLI::App* command = &app;
   while (!command->get_subcommands().empty()) {
@@ -602,7 +601,7 @@ std::string whole_name(const CLI::App& command) {
   return (parent == nullptr ? "" : whole_name(*parent) + " ") + command.get_name();
 }
 
-// An option that a command does not have, with the one that may be meant.
+// Names an unknown option and the one that may be meant.
 std::string unknown_arguments(const CLI::App& app, const std::string& reason) {
   const CLI::App& command = named_command(app);
   const std::vector<std::string> extras = app.remaining(true);
@@ -621,7 +620,7 @@ std::string unknown_arguments(const CLI::App& app, const std::string& reason) {
                      did_you_mean(option->substr(0, option->find('=')), names));
 }
 
-// CLI11's "Could not convert: --limit = many", of an option that takes a number.
+// Explains CLI11's "Could not convert: --limit = many".
 std::string not_converted(const std::string& reason) {
   constexpr std::string_view kTheirs = "Could not convert: ";
   return reason.starts_with(kTheirs)
@@ -652,7 +651,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv, ExitCode& e
   CommandLine line;
   const std::unique_ptr<CLI::App> parser = make_parser(line);
   CLI::App& app = *parser;
-  // Of a job, not of another program's rank that happens to call this one.
+  // Only for a rank of a job, not for another program's rank that calls this one.
   silent = silent && (argc < 2 || argv[1][0] == '-' || is_of_all_ranks(app, argv[1]));
   std::ostringstream nowhere;
   std::ostream& out = silent ? nowhere : std::cout;

@@ -11,28 +11,26 @@
 
 namespace jforge {
 
-/// What the command line asks for.
+/// A parsed command line.
 struct CommandLine {
-  /// True for commands that all ranks run together; the others run on rank 0 alone.
-  bool distributed = false;
-  /// Faults to arm (`--inject`); empty in normal use.
-  std::string inject;
+  bool distributed = false;  ///< All ranks run the command together; otherwise only rank 0 does.
+  std::string inject;        ///< Faults to arm (`--inject`); empty in normal use.
   /// Runs the command. `session` is null for a single-process command started without mpirun.
   std::function<ExitCode(const MpiSession* session)> run;
 };
 
-/// Parses argv. Prints help or version itself and then returns nothing with `exit_code` set to ok;
-/// on a bad command line it prints one line and sets usage. A `silent` one prints neither: another
-/// rank with the same command line does.
+/// Parses argv. If nothing is to run, prints help, the version or one line of error, sets
+/// `exit_code` to ok or usage, and returns nothing. A `silent` call does not print, because another
+/// rank does.
 [[nodiscard]] std::optional<CommandLine> parse_command_line(int argc, char** argv,
                                                             ExitCode& exit_code,
                                                             bool silent = false);
 
-/// Commands and options of that parser.
+/// Describes the commands and options of that parser.
 [[nodiscard]] CommandDescription describe_command_line();
 
-/// Returns the answer to `jforge __complete -- WORD...`, which the scripts of shells call
-/// (shell/shell_completion.h), and nothing for every other command line.
+/// Returns the answer to `jforge __complete -- WORD...`, a shell script's call
+/// (shell/shell_completion.h), or nothing for another command line.
 [[nodiscard]] std::optional<std::string> asked_completions(int argc, char** argv);
 
 }  // namespace jforge

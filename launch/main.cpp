@@ -1,4 +1,4 @@
-// The entry point: session, command, catch-all, exit code.
+// Entry point: runs the command in an MPI session and turns errors into exit codes.
 
 #include <poll.h>
 #include <unistd.h>
@@ -24,13 +24,12 @@
 
 namespace {
 
-// Open MPI and PMIx tell every process that mpirun or srun started; a process on its own needs MPI
-// only for distributed commands.
+// Returns whether mpirun or srun started this process; else only distributed commands need MPI.
 bool started_by_a_launcher() {
   return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMIX_RANK") != nullptr;
 }
 
-// Of its ranks the first speaks for all: every one of them has the same command line.
+// Returns whether this rank speaks for all, because every rank has the same command line.
 bool first_of_a_launcher() {
   for (const char* const name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK"}) {
     if (const char* const rank = std::getenv(name)) {
@@ -40,7 +39,7 @@ bool first_of_a_launcher() {
   return true;
 }
 
-// Rank 0's environment decides, since mpirun does not carry every variable to other hosts.
+// Uses rank 0's environment, because mpirun does not pass every variable to other hosts.
 void set_up_collective_checks(const jforge::Communicator& world) {
   const char* wanted = std::getenv("JFORGE_CHECK_COLLECTIVES");
   const bool on =
@@ -51,14 +50,14 @@ void set_up_collective_checks(const jforge::Communicator& world) {
   }
 }
 
-// A closed pipe, a terminal that is gone.
+// Returns whether standard output is a closed pipe or a lost terminal.
 bool reader_left() {
   pollfd output{STDOUT_FILENO, POLLOUT, 0};
   return ::poll(&output, 1, 0) > 0 && (output.revents & (POLLERR | POLLHUP)) != 0;
 }
 
-// What a command has printed counts once it is written. Nobody needs what a reader who has left did
-// not want to see; on a full disk the output is lost.
+// Throws EnvironmentError if output was lost, for example on a full disk. A reader that has left
+// does not need it.
 void expect_output_written() {
   const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
   if (!written && !reader_left()) {
@@ -66,14 +65,14 @@ void expect_output_written() {
   }
 }
 
-// Whether a command without ranks failed because its reader had left (`jforge inspect RUN | head`).
-// It has not done all that it was to do, so the exit code is a shell's for SIGPIPE.
+// If a single-process command's reader has left (`jforge inspect RUN | head`), the exit code is a
+// shell's for SIGPIPE, because the command did not do everything.
 constexpr int kReaderLeft = 128 + SIGPIPE;
 bool cut_off_by_its_reader(const jforge::MpiSession* session) {
   return session == nullptr && std::ferror(stdout) != 0 && reader_left();
 }
 
-// How long the other ranks leave rank 0 to say a failure of all: it may have files to finish.
+// How long other ranks let rank 0 report a failure of all ranks; it may have files to finish.
 constexpr std::chrono::seconds kReportPatience{10};
 
 int report(const std::exception& error, const jforge::MpiSession* session) {
@@ -85,15 +84,15 @@ int report(const std::exception& error, const jforge::MpiSession* session) {
     session->clock().enter("report a failure", session->limit_seconds() + kReportPatience.count());
   }
   if (!on_all_ranks || session->world().rank() == 0) {
-    // An error that all ranks throw names its rank already.
+    // An error of all ranks names its rank already.
     const std::string where =
         several && !on_all_ranks
             ? "rank " + std::to_string(session->world().rank()) + " (" + jforge::host_name() + "): "
             : std::string();
-    // In one write: the launcher's own lines must not come in between.
+    // One write, so that the launcher's lines cannot come in between.
     jforge::tell(stderr, "jforge: " + where + failure.message + "\n");
   } else {
-    // Rank 0 says it and ends the job; this rank only makes sure that the job ends.
+    // Rank 0 reports and ends the job; this rank only ensures that the job ends.
     std::this_thread::sleep_for(kReportPatience);
   }
   jforge::close_log();
@@ -105,9 +104,9 @@ int report(const std::exception& error, const jforge::MpiSession* session) {
 int main(int argc, char** argv) {
   using namespace jforge;
   open_standard_streams();
-  // First of all: a stop that comes while MPI starts is obeyed at the first boundary.
+  // First, so that a stop during MPI's start is obeyed at the first boundary.
   install_signal_handlers();
-  // A shell waits for this answer, so it comes before MPI.
+  // Before MPI, because a shell waits for this answer.
   if (const std::optional<std::string> candidates = asked_completions(argc, argv)) {
     tell(stdout, *candidates);
     return 0;
@@ -125,7 +124,7 @@ int main(int argc, char** argv) {
       initialise_log(rank);
       arm_faults(line->inject, rank);
       if (session) {
-        // The command enters phases of its own; how long one process works, nobody can know.
+        // A distributed command enters its own phases; a single process has no time limit.
         session->clock().enter("start", line->distributed ? session->limit_seconds() : 0);
         set_up_collective_checks(session->world());
       }

@@ -1,13 +1,10 @@
 #pragma once
 
-/// Which build this is, for reports of a problem.
-
 #include <string>
 
 namespace jforge {
 
-/// What `jforge --version` prints: version and commit, then compiler, MPI library, HDF5 and CUDA,
-/// one line each.
+/// Returns the text of `jforge --version`: version and commit, compiler, MPI library, HDF5, CUDA.
 [[nodiscard]] std::string version_text();
 
 }  // namespace jforge

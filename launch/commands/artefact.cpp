@@ -40,7 +40,7 @@ Artefact kind_of(const fs::path& path) {
   if (!fs::exists(path)) {
     throw DataError(path.string() + " does not exist");
   }
-  // Of another file nobody may say that it is damaged and to be deleted.
+  // Unrelated files must not be reported as damaged stores.
   if (fs::is_regular_file(path) && (path.extension() == ".h5" || begins_with_seal(path))) {
     return Artefact::prompts;
   }
@@ -49,8 +49,7 @@ Artefact kind_of(const fs::path& path) {
   if (fs::exists(layout.status()) || fs::exists(layout.identity())) {
     return Artefact::run;
   }
-  // A checkpoint that lost its manifest is still looked at as one, so that the answer says what is
-  // wrong with it.
+  // A checkpoint without its manifest still counts as one, so that the error names the damage.
   const bool named_like_a_checkpoint = path.filename().string().find("-step-") != std::string::npos;
   if (fs::exists(path / kManifestName) || (is_directory && named_like_a_checkpoint)) {
     return Artefact::checkpoint;

@@ -1,6 +1,6 @@
 #pragma once
 
-/// What lies under a path that `verify` and `inspect` are asked about.
+/// Kinds of paths for `verify` and `inspect`.
 
 #include <cstdint>
 #include <filesystem>
@@ -10,11 +10,11 @@ namespace jforge {
 
 enum class Artefact : std::uint8_t { prompts, trajectories, checkpoint, model, evaluation, run };
 
-/// Where results may lie: an evaluation's or sweep's own directory, or in the --out of one.
+/// Returns the directories that may hold results: `path` and its evaluation and sweep folders.
 [[nodiscard]] std::vector<std::filesystem::path> evaluation_directories(
     const std::filesystem::path& path);
 
-/// Throws DataError for a path that is nothing of these, or not there.
+/// Throws DataError if `path` is missing or none of these.
 [[nodiscard]] Artefact kind_of(const std::filesystem::path& path);
 
 }  // namespace jforge

@@ -49,7 +49,7 @@ void inspect_trajectories(const fs::path& path) {
   std::int64_t tokens = 0;
   std::int64_t forwards = 0;
   std::int64_t stopped = 0;
-  // Shard by shard: leases are grouped by the prompts' lengths, and the store keeps few files open.
+  // By shard, because the store keeps few files open and leases are grouped by prompt length.
   for (const ShardInfo& shard : store.shards()) {
     for (const PromptId id : shard.prompt_ids) {
       const Trajectory trajectory = store.read(id);
@@ -120,7 +120,7 @@ void inspect_run(const fs::path& path) {
   }
 }
 
-/// A whole evaluation is told by its report, two by `inspect A B`: here, what there is.
+/// Prints an overview; the report has the details, and `inspect A B` compares two.
 void inspect_evaluation(const fs::path& path) {
   for (const fs::path& directory : evaluation_directories(path)) {
     if (!fs::exists(directory / "summary.json")) {
@@ -137,7 +137,7 @@ void inspect_evaluation(const fs::path& path) {
   }
 }
 
-/// Block size of the round that a checkpoint is of; nothing for one that no round has trained.
+/// Returns the block size of the checkpoint's round, or nothing if no round trained it.
 std::optional<std::int32_t> trained_block_size(const CheckpointState& state) {
   const auto found = state.identity.find(fmt::format("rounds.{}.block_size", state.round));
   if (found == state.identity.end()) {
@@ -146,7 +146,7 @@ std::optional<std::int32_t> trained_block_size(const CheckpointState& state) {
   return std::stoi(found->second);
 }
 
-/// The template arguments of the conversations that a checkpoint was trained on.
+/// Returns the template arguments that the checkpoint was trained with.
 TemplateArguments trained_arguments(const CheckpointState& state) {
   constexpr const char* kKey = "prompts.template_arguments";
   TemplateArguments arguments;
@@ -161,7 +161,7 @@ TemplateArguments trained_arguments(const CheckpointState& state) {
   return arguments;
 }
 
-/// source + share · (checkpoint − source), one tensor at a time (Wortsman et al., "Robust
+/// Returns source + share · (checkpoint − source), one tensor at a time (Wortsman et al., "Robust
 /// fine-tuning of zero-shot models", 2022).
 class InterpolatedTensors {
  public:
@@ -225,11 +225,11 @@ ExitCode inspect_command(const fs::path& path) {
 }
 
 ExitCode export_command(const ExportOptions& options) {
-  // Written so that NaN is refused, which a range check lets pass.
+  // Also rejects NaN.
   if (!(options.interpolate >= 0 && options.interpolate <= 1)) {
     throw ConfigError("--interpolate must be from 0 to 1");
   }
-  // It may be a model that nothing else holds, the source itself among them.
+  // It may hold the only copy of a model, or the source itself.
   std::error_code error;
   if (fs::exists(options.out, error) &&
       !(fs::is_directory(options.out, error) && fs::is_empty(options.out, error))) {

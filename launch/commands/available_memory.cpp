@@ -12,7 +12,7 @@ namespace {
 
 using Bytes = std::optional<std::uint64_t>;
 
-/// The number behind the word `key` of a file of "KEY NUMBER …" lines.
+/// Returns the number after the word `key` in a file of "KEY NUMBER …" lines.
 Bytes number_of(const std::filesystem::path& file, const std::string& key) {
   std::ifstream lines(file);
   for (std::string line; std::getline(lines, line);) {
@@ -27,18 +27,18 @@ Bytes number_of(const std::filesystem::path& file, const std::string& key) {
   return std::nullopt;
 }
 
-/// A file of one number; "max", no limit, is none.
+/// Returns the number in a file; nothing for "max", which means no limit.
 Bytes number_in(const std::filesystem::path& file) {
   std::uint64_t value = 0;
   return std::ifstream(file) >> value ? Bytes(value) : std::nullopt;
 }
 
-/// What the files of a version of cgroups are called.
+/// File names of a version of cgroups.
 struct GroupFiles {
   const char* folder;  ///< Below sys/fs/cgroup.
-  const char* limit;   ///< Of one that has none: no number, or one beyond every machine's memory.
+  const char* limit;   ///< Without a limit: "max", or more than any machine's memory.
   const char* used;
-  const char* reclaimed;  ///< In memory.stat: cache that goes first.
+  const char* reclaimed;  ///< Key in memory.stat: cache that is freed first.
 };
 constexpr GroupFiles kVersion2{"", "memory.max", "memory.current", "inactive_file"};
 constexpr GroupFiles kVersion1{"memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
@@ -55,7 +55,7 @@ Bytes left_in_group(const std::filesystem::path& group, const GroupFiles& files)
   return *limit - std::min(*limit, held);
 }
 
-/// The line "0::/PATH" of version 2, "N:…,memory,…:/PATH" of version 1: PATH.
+/// Returns PATH of the line "0::/PATH" (version 2) or "N:…,memory,…:/PATH" (version 1).
 std::filesystem::path own_group(const std::filesystem::path& root, const GroupFiles& files) {
   const std::string wanted = fmt::format(",{},", files.folder);
   std::ifstream lines(root / "proc/self/cgroup");
@@ -83,7 +83,7 @@ std::optional<std::uint64_t> available_memory(const std::filesystem::path& root)
   }
   for (const GroupFiles& files : {kVersion2, kVersion1}) {
     const std::filesystem::path groups = root / "sys/fs/cgroup" / files.folder;
-    // Every group above has its say; in a container its own stands at the root.
+    // Every parent group may limit; a container sees its own group as the root.
     std::filesystem::path group = own_group(root, files);
     for (bool more = true; more; group = group.parent_path()) {
       if (const Bytes left = left_in_group(groups / group, files)) {

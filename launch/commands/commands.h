@@ -1,7 +1,7 @@
 #pragma once
 
-/// The commands of the binary, one options struct and one function each. Functions throw the errors
-/// of runtime/error.h; main turns those into exit codes.
+/// The commands, each an options struct and a function. Functions throw the errors of
+/// runtime/error.h, which main turns into exit codes.
 
 #include <cstdint>
 #include <filesystem>
@@ -24,9 +24,9 @@ struct JobOptions {
   std::string resume = "auto";              ///< auto | never | PATH of a checkpoint
   std::vector<std::string> accept_changes;  ///< --accept-change KEY
   bool dry_run = false;
-  std::optional<int> planned_ranks;  ///< With dry_run: of the planned job, instead of this one's.
-  std::string device_plan;  ///< With dry_run: a known device to plan for; empty: what is here.
-  std::optional<std::int32_t> round;              ///< generate and train: this round alone.
+  std::optional<int> planned_ranks;  ///< With dry_run: ranks to plan for; default: this job's.
+  std::string device_plan;  ///< With dry_run: known device to plan for; empty: this machine.
+  std::optional<std::int32_t> round;              ///< generate and train: only this round.
   std::optional<std::int64_t> first_round_steps;  ///< Runs only the first round, for these steps.
   std::string inject;                             ///< Faults for tests.
 };
@@ -44,25 +44,25 @@ struct PilotOptions {
   std::int64_t steps = 300;
 };
 /// Trains the first round with each recipe on the same trajectories, under run.directory/pilot.
-/// Prints one table of what the base and these models reach on evaluate.tasks.
+/// Prints a table of how the base and these models do on evaluate.tasks.
 [[nodiscard]] ExitCode pilot_command(const PilotOptions& options, const MpiSession& session);
 
 struct SelftestOptions {
   std::filesystem::path directory = "jforge-selftest";  ///< All ranks must see it.
 };
-/// The quickstart's pipeline in few steps, whose figures and checksums are checked. Removes
-/// `directory`, which must be new, if all is well. Throws InternalError if a figure is wrong.
+/// Runs the quickstart's pipeline in few steps and checks its figures and checksums. `directory`
+/// must be new; it is removed on success. Throws InternalError if a figure is wrong.
 [[nodiscard]] ExitCode selftest_command(const SelftestOptions& options, const MpiSession& session);
 
 struct EvaluateOptions {
-  std::filesystem::path config;  ///< Optional: [model] and [evaluate] of a configuration.
+  std::filesystem::path config;  ///< Optional: provides [model] and [evaluate].
   std::vector<std::string> overrides;
   std::filesystem::path model;
   std::vector<std::string> tasks;
   std::vector<std::string> methods;
   std::filesystem::path data;
   std::filesystem::path out;
-  std::string name;  ///< Of the model in results; default: its directory's.
+  std::string name;  ///< Of the model in results; default: its directory's name.
   std::optional<std::int64_t> block_size;
   std::optional<std::int64_t> max_new_tokens;
   std::optional<std::int32_t> batch_prompts;
@@ -72,7 +72,7 @@ struct EvaluateOptions {
 [[nodiscard]] ExitCode evaluate_command(const EvaluateOptions& options, const MpiSession& session);
 
 struct SweepOptions {
-  std::filesystem::path config;  ///< [sweep], [evaluate] and [model] of a configuration.
+  std::filesystem::path config;  ///< Provides [sweep], [evaluate] and [model].
   std::vector<std::string> overrides;
   std::filesystem::path model;
   std::filesystem::path out;
@@ -87,7 +87,7 @@ struct GradeOptions {
   std::filesystem::path data;
   std::filesystem::path out;
   std::optional<std::int32_t> jobs;  ///< Programs at a time on this rank; default: its cores.
-  bool allow_missing = false;        ///< Problems without a completion are left out.
+  bool allow_missing = false;        ///< Leaves out problems without a completion.
 };
 [[nodiscard]] ExitCode grade_command(const GradeOptions& options, const MpiSession& session);
 
@@ -97,16 +97,15 @@ struct ProbeOptions {
   std::filesystem::path tokens;  ///< logits, decode: IDS.json
   std::filesystem::path packed;  ///< loss: P.json
   std::filesystem::path pairs;   ///< likelihood: JSON lines of question and answer.
-  bool chatml = false;           ///< likelihood: plain ChatML where the template is not understood.
+  bool chatml = false;           ///< likelihood: plain ChatML if the template is not understood.
   std::filesystem::path out;
   DeviceChoice device = DeviceChoice::automatic;
   WeightStorage decode_weights = WeightStorage::automatic;
-  std::filesystem::path teacher;       ///< loss: a frozen teacher's model; empty: `model`.
+  std::filesystem::path teacher;       ///< loss: a frozen teacher; empty: `model`.
   std::vector<std::string> overrides;  ///< loss: train.KEY=VALUE and rounds.1.mask=VALUE.
   std::string method = "ar";
-  std::vector<std::string> settings;  ///< KEY=VALUE each, of the method.
-  std::string window =
-      "running";  ///< decode with jacobi, or "shrinking": as trajectories are made.
+  std::vector<std::string> settings;  ///< KEY=VALUE settings of the method.
+  std::string window = "running";     ///< decode with jacobi; "shrinking": as for trajectories.
   std::int32_t block_size = 16;
   std::int64_t max_new_tokens = 64;
   std::uint64_t seed = 0;
@@ -117,17 +116,17 @@ struct ProbeOptions {
 [[nodiscard]] ExitCode probe_likelihood_command(const ProbeOptions& options);
 [[nodiscard]] ExitCode probe_decode_command(const ProbeOptions& options);
 
-/// Writes a whole document to standard output; EnvironmentError when that cannot be done, since a
-/// part of it would pass for the whole.
+/// Writes a document to standard output. Throws EnvironmentError on failure, because a part of it
+/// would pass for the whole.
 [[nodiscard]] ExitCode print_document(const std::string& text);
 
 struct SchemaOptions {
-  bool reference = false;  ///< The page launch/configs/REFERENCE.md instead of the JSON schema.
+  bool reference = false;  ///< Prints launch/configs/REFERENCE.md instead of the JSON schema.
 };
 [[nodiscard]] ExitCode schema_command(const SchemaOptions& options);
 
 struct InitOptions {
-  std::filesystem::path config;  ///< File to write, which must not exist; empty: standard output.
+  std::filesystem::path config;  ///< New file to write; empty: standard output.
   ConfigStart start;
 };
 [[nodiscard]] ExitCode init_command(const InitOptions& options);
@@ -144,9 +143,9 @@ struct DecodeOptions {
   WeightStorage decode_weights = WeightStorage::automatic;
   std::string prompt;
   std::string method = "jacobi";
-  std::vector<std::string> settings;  ///< KEY=VALUE each, of the method.
+  std::vector<std::string> settings;  ///< KEY=VALUE settings of the method.
   std::optional<std::string> system;
-  bool chatml = false;  ///< Plain ChatML where the template is missing or not understood.
+  bool chatml = false;  ///< Plain ChatML if the template is missing or not understood.
   std::vector<std::string> template_arguments;  ///< NAME=VALUE each.
   std::int32_t block_size = 16;
   std::int64_t max_new_tokens = 256;
@@ -161,18 +160,17 @@ struct DecodeOptions {
 struct ExportOptions {
   std::filesystem::path checkpoint;
   std::filesystem::path out;
-  std::filesystem::path
-      source;  ///< HF directory whose config and tokenizer files are kept; default: the run's.
+  std::filesystem::path source;  ///< HF directory of config and tokenizer; default: the run's.
   std::string dtype = "bfloat16";
-  /// α in [0, 1]: what is written is source + α · (checkpoint − source), weight by weight.
+  /// α in [0, 1]: writes source + α · (checkpoint − source), weight by weight.
   double interpolate = 1;
 };
 [[nodiscard]] ExitCode export_command(const ExportOptions& options);
 
 [[nodiscard]] ExitCode verify_command(const std::filesystem::path& path);
 [[nodiscard]] ExitCode inspect_command(const std::filesystem::path& path);
-/// How far the run in `directory` is: on a terminal refreshed until it ends or the process is
-/// interrupted, else once. Throws DataError when there is no run.json.
+/// Prints the progress of the run in `directory` once or, on a terminal, until the run or this
+/// process ends. Throws DataError if there is no run.json.
 [[nodiscard]] ExitCode top_command(const std::filesystem::path& directory);
 /// Prints two runs or evaluations side by side (results/report/run_comparison.h).
 [[nodiscard]] ExitCode compare_command(const std::filesystem::path& first,

@@ -11,8 +11,7 @@ namespace jforge {
 
 namespace {
 
-// Every value under its dotted key; elements of arrays of tables by number, from 1
-// ("rounds.1.steps").
+// Collects values by dotted key; elements of arrays of tables count from 1 ("rounds.1.steps").
 void flatten(const toml::node& node, const std::string& path,
              std::map<std::string, std::string>& values) {
   const auto below = [&](const auto& key) {
@@ -33,7 +32,7 @@ void flatten(const toml::node& node, const std::string& path,
   }
 }
 
-// The run's own directory, or that of the evaluation inside a run.
+// Reads the configuration of a run, or of the run around an evaluation.
 ComparedRun compared_run(const std::filesystem::path& directory) {
   ComparedRun run{directory};
   for (const auto& candidate : {directory, std::filesystem::absolute(directory).parent_path()}) {
@@ -44,7 +43,7 @@ ComparedRun compared_run(const std::filesystem::path& directory) {
     try {
       flatten(parse_bounded_toml(read_file(path), path.string()), "", run.configuration);
     } catch (const ConfigError& error) {
-      throw DataError(error.what());  // A file of the run's, not what the user configures.
+      throw DataError(error.what());  // A file of the run, not the user's configuration.
     }
     break;
   }

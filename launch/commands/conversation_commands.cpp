@@ -28,21 +28,21 @@ namespace jforge {
 
 namespace {
 
-/// Collective. Before anything is held.
+/// Collective; called before memory is held.
 void expect_memory(const ConversationTraining& training, const PreparedTraining& prepared,
                    Device device, const Communicator& comm) {
   const SharingRanks sharing = sharing_ranks(comm, device);
   together(comm, [&] {
     expect_attention(device, prepared.model);
     const MemoryPlan plan = plan_memory(training, prepared, comm.size(), device);
-    JobConfig config;  // What the messages name.
+    JobConfig config;  // For the keys in messages.
     config.train.tokens_per_rank = training.train.tokens_per_rank;
     expect_fits_here(plan, config, {.generation = false}, sharing);
   });
 }
 
-/// Collective. Every rank reads tokenizer and pairs, which on a disk of its own may be others: then
-/// pairs would be trained twice or never, for each rank takes its share of what it has read.
+/// Collective. Each rank reads tokenizer and pairs, perhaps from its own disk. Throws DataError if
+/// they differ: ranks train shares of the pairs, so some would be trained twice or never.
 PreparedTraining prepare_together(const Communicator& comm, const ConversationTraining& training) {
   PreparedTraining prepared;
   together(comm, [&] { prepared = prepare(training); });
@@ -124,7 +124,7 @@ ExitCode carry_out(const Communicator& comm, PhaseClock& clock,
   return ExitCode::ok;
 }
 
-/// A configuration read by `read`, whose keys are `fields`.
+/// Runs a command whose configuration `read` reads and `fields` describes.
 template <class Config>
 ExitCode conversation_command(const JobOptions& options, const MpiSession& session,
                               Config (*read)(const std::string&, const std::string&,

@@ -11,7 +11,7 @@ namespace jforge {
 
 namespace {
 
-/// Samples of a step at their mean length, micro-batches of train.tokens_per_rank at most.
+/// A step with samples of mean length, in micro-batches of at most train.tokens_per_rank.
 struct StepPlan {
   double mean_tokens = 0;  ///< Of a sample.
   std::int64_t longest = 0;

@@ -1,6 +1,6 @@
 #pragma once
 
-/// What jforge pretrain and finetune would do, without doing it (--dry-run), and the memory for it.
+/// Plan (--dry-run) and memory of jforge pretrain and finetune.
 
 #include <string>
 
@@ -9,11 +9,11 @@
 
 namespace jforge {
 
-/// Of one rank of `ranks` that compute on `device`.
+/// Returns the memory of one of `ranks` ranks that compute on `device`.
 [[nodiscard]] MemoryPlan plan_memory(const ConversationTraining& training,
                                      const PreparedTraining& prepared, int ranks, Device device);
 
-/// Samples, steps, memory per rank, an estimate of the time at `speed`: plain text.
+/// Returns samples, steps, memory per rank and the estimated time at `speed` as plain text.
 [[nodiscard]] std::string describe_plan(const ConversationTraining& training,
                                         const PreparedTraining& prepared, int ranks, Device device,
                                         const MachineSpeed& speed);

@@ -14,8 +14,7 @@
 namespace jforge {
 namespace {
 
-/// How a kind is shown. Colours of the picture are Okabe and Ito's, which colour-blind people tell
-/// apart too.
+/// Style of a kind. The picture's colours are Okabe and Ito's, for colour-blind people.
 struct KindStyle {
   const char* name;
   const char* open;
@@ -49,14 +48,13 @@ std::ptrdiff_t known_tokens(const TraceRow& row) {
   });
 }
 
-/// Whether the character at `at` of well-formed UTF-8 is one that neither a terminal nor XML takes
-/// for something else.
+/// Returns whether terminals and XML show the character as it is.
 bool is_visible(char32_t character) {
   return character >= 0x20 && (character < 0x7f || character > 0x9f) && character != 0xfffe &&
          character != 0xffff;
 }
 
-/// Bytes of the character that `first` begins; 1 where it begins none.
+/// Returns the length in bytes of the character that `first` begins; 1 if it begins none.
 std::size_t character_bytes(unsigned char first) {
   if (first >= 0xf0) {
     return first <= 0xf4 ? 4 : 1;
@@ -64,14 +62,14 @@ std::size_t character_bytes(unsigned char first) {
   return first >= 0xe0 ? 3 : (first >= 0xc2 ? 2 : 1);
 }
 
-/// A character of an answer, or the mark of a pass's end, and the pass that it is of.
+/// A character of an answer, or the mark of a pass's end, and its pass.
 struct PassCharacter {
   std::string bytes;
   std::size_t pass = 0;
 };
 using PassLine = std::vector<PassCharacter>;
 
-/// The answer in lines of at most `width` characters, broken at spaces where there are any.
+/// Breaks the answer into lines of at most `width` characters, at spaces if possible.
 std::vector<PassLine> wrapped(const TimedAnswer& answer, const TokenText& text, std::size_t width,
                               bool marks) {
   std::vector<PassLine> lines(1);
@@ -124,7 +122,7 @@ std::vector<PassLine> wrapped(const TimedAnswer& answer, const TokenText& text, 
   return lines;
 }
 
-/// Calls run(column, text, pass) for each stretch of a line that is of one pass.
+/// Calls run(column, text, pass) for each stretch of a line that one pass made.
 template <class Run>
 void each_run(const PassLine& line, const Run& run) {
   for (std::size_t begin = 0; begin < line.size();) {
@@ -138,7 +136,7 @@ void each_run(const PassLine& line, const Run& run) {
   }
 }
 
-/// "jacobi: 23 passes, 2.61 tokens each, 40.0 ms". The prefill is none of the passes.
+/// Returns "jacobi: 23 passes, 2.61 tokens each, 40.0 ms"; the prefill is not a pass.
 std::string summary(const TimedAnswer& answer) {
   std::ptrdiff_t tokens = 0;
   for (const TraceRow& row : answer.rows) {
@@ -157,7 +155,7 @@ std::string TextStream::add(std::string_view bytes) {
   std::size_t complete = held_.size();
   for (std::size_t back = 1; back <= std::min<std::size_t>(3, held_.size()); ++back) {
     const auto byte = static_cast<unsigned char>(held_[held_.size() - back]);
-    if (byte < 0x80 || byte >= 0xc0) {  // Not within a character: where the last one begins.
+    if (byte < 0x80 || byte >= 0xc0) {  // The last character begins here.
       complete -= character_bytes(byte) > back ? back : 0;
       break;
     }
@@ -199,7 +197,7 @@ std::string trace_text(std::span<const TraceRow> rows, const TokenText& text, bo
     shown += fmt::format("{:4} {:+5} ", pass, known_tokens(row));
     for (std::size_t i = 0; i < row.size();) {
       const TraceKind kind = row[i].kind;
-      std::string run;  // Bytes: a character may be cut between tokens.
+      std::string run;  // Bytes, because tokens may cut a character.
       for (; i < row.size() && row[i].kind == kind; ++i) {
         run += text(row[i].token);
       }
@@ -215,7 +213,7 @@ std::string trace_svg(std::span<const TraceRow> rows, const TokenText& text) {
   constexpr double kHeight = 20;
   constexpr double kLeft = 84;
   constexpr double kTop = 48;
-  std::vector<double> widths;  // Of each position's column.
+  std::vector<double> widths;  // By position.
   for (const TraceRow& row : rows) {
     for (const TraceCell& cell : row) {
       const auto at = static_cast<std::size_t>(cell.position);
@@ -292,13 +290,13 @@ std::string comparison_svg(const TimedAnswer& left, const TimedAnswer& right,
                            const TokenText& text) {
   constexpr std::size_t kColumns = 52;
   constexpr int kFont = 13;
-  constexpr double kAdvance = 7.8;  // Of a monospace character: forced, whatever font is there.
+  constexpr double kAdvance = 7.8;  // Of a monospace character; forced for every font.
   constexpr double kLine = 20;
   constexpr double kMargin = 16;
   constexpr double kTop = 48;
   constexpr double kPanel = kColumns * kAdvance;
-  constexpr double kShownSeconds = 8;  // That the longer answer takes,
-  constexpr double kPause = 3;         // before it begins again.
+  constexpr double kShownSeconds = 8;  // Duration of the longer answer.
+  constexpr double kPause = 3;         // Before it repeats.
   const double longest = std::max({left.seconds.back(), right.seconds.back(), 1e-9});
   const double slower = kShownSeconds / longest;
   std::string body;
@@ -315,7 +313,7 @@ std::string comparison_svg(const TimedAnswer& left, const TimedAnswer& right,
         const auto length =
             std::ranges::count_if(run, [](char byte) { return (byte & 0xc0) != 0x80; });
         const double width = kAdvance * static_cast<double>(length);
-        // A share of the loop; 0 and 1 themselves would leave no time to be hidden or shown in.
+        // A share of the loop; 0 and 1 would leave no time hidden or shown.
         const double appears =
             std::clamp(answer->seconds[pass] * slower / (kShownSeconds + kPause), 0.0001, 0.9999);
         body += fmt::format(

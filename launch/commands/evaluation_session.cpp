@@ -30,7 +30,7 @@ EvaluationSession::EvaluationSession(const MpiSession& session, const Settings& 
     if (model_directory_.empty()) {
       throw ConfigError("no model given: use --model or [model] source");
     }
-    config_.run.validate();  // Not all of it: an evaluation needs neither prompts nor rounds.
+    config_.run.validate();  // Only [run]: an evaluation needs neither prompts nor rounds.
   });
   // "DIR/" and "DIR/." are called DIR.
   const auto absolute = std::filesystem::absolute(model_directory_ / "").lexically_normal();
@@ -54,8 +54,8 @@ bool EvaluationSession::load_model() {
     if (root()) {
       expect_tokenizer_fits(model_directory_, BytePairTokenizer::load(model_directory_),
                             model_->config());
-      // What is refused leaves no directory behind. No method needs fewer positions than this one;
-      // programs may all have been run by an earlier call.
+      // Checked before a directory is made. The baseline needs the fewest positions; an earlier
+      // call may have run all programs.
       EvaluateConfig planned = config_.evaluate;
       planned.methods = {std::string(kBaselineMethod)};
       expect_evaluable(planned, model_->config(), model_directory_,
@@ -101,7 +101,7 @@ EvaluationContext EvaluationSession::context() {
 
 ExitCode EvaluationSession::finish(bool finished, const std::function<void()>& before_report) {
   display_.end();
-  // The others sleep meanwhile: what rank 0 measures wants the cores for itself.
+  // Other ranks sleep, so that rank 0's measurements have all cores.
   WorkQueue rest(comm_, {}, 1);
   together(comm_, [&] {
     try {

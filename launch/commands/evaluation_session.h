@@ -1,7 +1,7 @@
 #pragma once
 
-/// What `jforge evaluate` and `jforge sweep` have in common: configuration, model, heartbeats,
-/// progress and report of an evaluation that belongs to no run.
+/// Shared by `jforge evaluate` and `jforge sweep`: configuration, model, heartbeats, progress and
+/// report of an evaluation outside a run.
 
 #include <filesystem>
 #include <functional>
@@ -29,28 +29,28 @@ class EvaluationSession {
     std::vector<std::string> overrides;
     std::filesystem::path model;  ///< Empty: [model] source.
     std::filesystem::path out;    ///< Empty: `default_out`.
-    std::string name;             ///< Of the model in results; empty: its directory's.
+    std::string name;             ///< Of the model in results; empty: its directory's name.
     std::filesystem::path default_out;
     std::string folder;        ///< Under `out`, for the evaluation's files.
-    bool shows_tables = true;  ///< On standard output, at the end.
+    bool shows_tables = true;  ///< Prints tables at the end.
   };
 
-  /// Collective. Reads the configuration on rank 0, refuses what `jforge run` refuses of [run] and
-  /// [model], and starts heartbeats: a rank that is silent ends the job.
+  /// Collective. Reads the configuration, rejects what `jforge run` rejects in [run] and [model],
+  /// and starts heartbeats, so that a silent rank ends the job.
   EvaluationSession(const MpiSession& session, const Settings& settings);
 
   [[nodiscard]] JobConfig& config() noexcept { return config_; }
   [[nodiscard]] bool root() const { return comm_.rank() == 0; }
-  /// Collective. Takes `out` for this job alone until finish(): EnvironmentError while another job
-  /// has it. False when a stop was asked for.
+  /// Collective. Locks `out` for this job until finish(); throws EnvironmentError if another job
+  /// has it. Returns false if a stop was requested.
   [[nodiscard]] bool load_model();
-  /// After load_model().
+  /// Requires: load_model() returned true.
   [[nodiscard]] ModelUnderTest model() const;
   [[nodiscard]] EvaluationContext context();
   [[nodiscard]] std::filesystem::path directory() const { return out_ / folder_; }
 
-  /// Collective, last. On rank 0 of a finished evaluation: `before_report`, then the report, and
-  /// the tables of what was measured on standard output.
+  /// Collective; the last call. If the evaluation `finished`, rank 0 calls `before_report`, writes
+  /// the report and prints the tables.
   [[nodiscard]] ExitCode finish(bool finished, const std::function<void()>& before_report);
 
  private:
@@ -64,7 +64,7 @@ class EvaluationSession {
   bool shows_tables_;
   std::optional<ControlPlane> control_;
   std::unique_ptr<KernelSet> kernels_;
-  std::optional<RunLock> lock_;  ///< Rank 0's, on out_.
+  std::optional<RunLock> lock_;  ///< On out_; rank 0 only.
   MemoryAccount account_{"evaluation"};
   std::unique_ptr<ModelState> model_;
   ProgressDisplay display_;

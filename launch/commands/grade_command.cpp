@@ -1,4 +1,4 @@
-// Verdicts for completions that exist already: no model, any number of ranks.
+// Grades existing completions, without a model, on any number of ranks.
 
 #include <fmt/format.h>
 
@@ -25,7 +25,7 @@ namespace jforge {
 
 namespace {
 
-/// Longer than this no program runs or waits without a sign of life.
+/// Hang limit: maximum time without progress.
 constexpr double kHangSeconds = 600;
 
 class GradeSession {
@@ -42,7 +42,7 @@ class GradeSession {
   GradeSession(const GradeSession&) = delete;
   GradeSession& operator=(const GradeSession&) = delete;
 
-  /// Collective. False when a stop was asked for.
+  /// Collective. Returns false if a stop was requested.
   [[nodiscard]] bool run() {
     clock_.enter("read the completions");
     together(comm_, [&] {
@@ -56,7 +56,7 @@ class GradeSession {
     }
     const GradingPlan plan = share_plan(comm_, set_, store_, verdicts_);
     std::string lines;
-    // All may be graded and nothing published yet.
+    // Everything may be graded but not yet published.
     if (!plan.open.empty() &&
         !grade_completions(set_, store_, plan, {comm_, clock_, options_.jobs}, lines)) {
       return false;
@@ -82,7 +82,7 @@ class GradeSession {
  private:
   [[nodiscard]] bool root() const noexcept { return comm_.rank() == 0; }
 
-  /// What earlier calls have graded is rank 0's to know.
+  /// Only rank 0 loads the verdicts of earlier calls.
   void take_output() {
     if (!root()) {
       return;
@@ -92,14 +92,14 @@ class GradeSession {
     }
     for (const auto& [option, input] :
          {std::pair("--completions", &options_.completions), std::pair("--data", &options_.data)}) {
-      std::error_code error;  // Of one that is not there: another.
+      std::error_code error;  // Ignored: a missing file is a different file.
       if (std::filesystem::equivalent(options_.out, *input, error)) {
         throw ConfigError(fmt::format(
             "--out {} is the file of {}, which the verdicts would replace: name another file",
             options_.out.string(), option));
       }
     }
-    // A benchmark's file in the directory of --data, for instance.
+    // For example a benchmark's file in the directory of --data.
     if (std::filesystem::is_regular_file(options_.out) &&
         !std::filesystem::is_empty(options_.out) && !is_verdict_file(options_.out)) {
       throw ConfigError(fmt::format(
@@ -114,7 +114,7 @@ class GradeSession {
                  verdicts_.size(), set_.completions.size());
   }
 
-  /// Parts that a later call needs stay.
+  /// Keeps parts that a later call needs.
   void release_output() noexcept {
     if (lock_) {
       lock_.reset();
@@ -122,7 +122,7 @@ class GradeSession {
     }
   }
 
-  /// The order matters: the parts go last, so that a crash in between loses nothing.
+  /// Removes the parts last, so that a crash loses nothing.
   void publish(const std::vector<std::string>& shares) {
     if (!root()) {
       return;
@@ -146,8 +146,8 @@ class GradeSession {
   ControlPlane control_;
   CompletionSet set_;
   VerdictStore store_;
-  std::unique_ptr<RunLock> lock_;        ///< Rank 0's.
-  std::vector<VerdictRecord> verdicts_;  ///< Rank 0's.
+  std::unique_ptr<RunLock> lock_;        ///< Rank 0 only.
+  std::vector<VerdictRecord> verdicts_;  ///< Rank 0 only.
 };
 
 }  // namespace

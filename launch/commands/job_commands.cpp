@@ -37,7 +37,7 @@ namespace jforge {
 
 namespace {
 
-/// Chooses the next command from what is durable; rank 0 only.
+/// Chooses the next command from durable facts; rank 0 only.
 using CommandSource = std::function<Command(const DurableFacts&)>;
 
 JobFacts job_facts(const JobConfig& config, const DurableFacts& durable) {
@@ -53,8 +53,8 @@ JobFacts job_facts(const JobConfig& config, const DurableFacts& durable) {
   return facts;
 }
 
-// Configuration keys of kind identity, and the hashes of what they name. Rank 0 reads, all ranks
-// get it.
+// Returns the identity keys and the hashes of what they name. Rank 0 reads, all ranks get the
+// result.
 std::map<std::string, std::string> job_identity(const Communicator& comm, JobConfig& config) {
   std::map<std::string, std::string> identity = identity_values(job_fields(config));
   std::string hashes;
@@ -72,7 +72,7 @@ std::map<std::string, std::string> job_identity(const Communicator& comm, JobCon
   return identity;
 }
 
-// What would only be refused after the import, or at the end, when all training is done. Rank 0
+// Finds errors that would otherwise end the job after the import or after all training. Rank 0
 // looks.
 void expect_end_possible(const Communicator& comm, const JobConfig& config, bool programs) {
   together(comm, [&] {
@@ -101,7 +101,8 @@ void expect_end_possible(const Communicator& comm, const JobConfig& config, bool
   });
 }
 
-// What the import would refuse before it reads a prompt, if it is still to come. Rank 0 looks.
+// Finds errors that the import, if still to come, would find before it reads a prompt. Rank 0
+// looks.
 void expect_importable(const Communicator& comm, const JobConfig& config) {
   together(comm, [&] {
     if (comm.rank() != 0 || std::filesystem::exists(RunLayout(config.run.directory).prompts())) {
@@ -114,7 +115,7 @@ void expect_importable(const Communicator& comm, const JobConfig& config) {
   });
 }
 
-// --round of generate and train; the other commands have none.
+// Checks --round of generate and train.
 void expect_round(const JobOptions& options, const JobConfig& config, const PlannedPhases& phases) {
   if (config.rounds.empty() && (phases.generation || phases.training)) {
     throw ConfigError("the configuration has no [[rounds]]; add at least one");
@@ -145,7 +146,7 @@ JobConfig load_job_config(const Communicator& comm, const JobOptions& options,
   return config;
 }
 
-/// Everything that lives as long as a job on this rank, in order of construction.
+/// State of a job on this rank, in order of construction.
 class Job {
  public:
   Job(const JobOptions& options, const MpiSession& session, const PlannedPhases& phases,
@@ -190,7 +191,7 @@ class Job {
 
   [[nodiscard]] const JobConfig& config() const noexcept { return config_; }
 
-  /// Collective. Runs the source's commands until it says finish, or a stop is requested.
+  /// Collective. Runs the source's commands until it says finish or a stop is requested.
   ExitCode run(const CommandSource& source) {
     try {
       const ExitCode code = run_commands(source);
@@ -203,7 +204,7 @@ class Job {
   }
 
  private:
-  // Heartbeats begin next.
+  // Ends the time without heartbeats.
   JobConfig load_config(const JobOptions& options) {
     clock_.enter("read the configuration");
     JobConfig config = load_job_config(comm_, options, phases_);
@@ -246,7 +247,7 @@ class Job {
     }
   }
 
-  // Nothing can refuse the start any more.
+  // Called when nothing can refuse the start any more.
   void record() {
     if (!recorded_) {
       worker_->accept_start();
@@ -255,7 +256,7 @@ class Job {
     }
   }
 
-  // Before the first phase that makes anything. One that is done may be looked at anywhere.
+  // Only before phases that make something: finished phases can be evaluated anywhere.
   void expect_end_for(const Command& command) {
     const bool makes = command.kind == Command::Kind::import_prompts ||
                        command.kind == Command::Kind::generate ||
@@ -270,8 +271,8 @@ class Job {
     }
   }
 
-  // Before the first phase that needs much: nothing is held yet, and the prompts' lengths are
-  // known, so that no later round need be refused when the first are through.
+  // Before the first heavy phase: no memory is held yet and the prompts' lengths are known, so that
+  // no later round is refused after hours of work.
   void expect_memory_for(const Command& command) {
     const bool heavy =
         command.kind == Command::Kind::generate || command.kind == Command::Kind::train;
@@ -288,7 +289,7 @@ class Job {
     }
   }
 
-  // Rank 0 asks the source and opens the round's leases; everybody gets the command.
+  // Rank 0 asks the source and opens the round's leases; every rank gets the command.
   Command next(const CommandSource& source) {
     clock_.enter("choose the next phase");
     std::string text;
@@ -308,7 +309,7 @@ class Job {
       }
     });
     Command command = parse_command(broadcast_text(comm_, text, 0));
-    // A stop between phases ends the job there; a finished job is finished all the same.
+    // A stop between phases ends the job, unless it is finishing anyway.
     if (stop && command.kind != Command::Kind::finish) {
       request_stop();
     }
@@ -346,10 +347,10 @@ class Job {
 
   void close() {
     clock_.enter("wait for the other ranks");
-    // Rank 0 may still be writing run.json to a slow disk; a rank whose control channel is closed
-    // sends no more heartbeats and would be taken for lost.
+    // Rank 0 may still write run.json to a slow disk. A rank with a closed control channel sends no
+    // heartbeats and would be declared lost.
     comm_.barrier();
-    // Nothing slow is left to do, and nobody watches a rank whose channel is closed.
+    // Nothing slow is left to do, and closed channels are not watched.
     clock_.enter("close", config_.run.heartbeat_limit_seconds);
     control_.close(comm_);
     worker_.reset();
@@ -410,7 +411,7 @@ ExitCode dry_run(const JobOptions& options, const MpiSession& session, const Pla
   return end();
 }
 
-// One phase alone: the command if it is not done yet, then finish.
+// Runs one phase: the command if it is not done yet, then finish.
 ExitCode run_phase(const JobOptions& options, const MpiSession& session,
                    const PlannedPhases& phases,
                    const std::function<std::optional<Command>(const DurableFacts&)>& phase) {
@@ -434,8 +435,8 @@ ExitCode run_command(const JobOptions& options, const MpiSession& session) {
     return dry_run(options, session, PlannedPhases{}, /*all_phases=*/true);
   }
   Job job(options, session, PlannedPhases{}, /*all_phases=*/true);
-  // Evaluations and the report are asked for once in every process: the evaluation's own files say
-  // what of it is current, and a finished run may have got another model or other settings since.
+  // Each process evaluates and reports once: the evaluation's files know what is current, and a
+  // finished run may have another model or other settings by now.
   std::vector<std::string> evaluated;
   bool reported = false;
   return job.run([&](const DurableFacts& durable) {

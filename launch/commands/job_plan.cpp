@@ -30,10 +30,10 @@ namespace {
 std::string megabytes(double bytes) { return fmt::format("{:.1f} MB", bytes / 1e6); }
 
 struct KnownPrompts {
-  std::optional<std::int64_t> count;    ///< Imported ones, else the configured limit, else unknown.
-  std::optional<double> mean_tokens;    ///< When they are imported …
-  std::optional<std::int64_t> longest;  ///< … likewise …
-  std::vector<std::int64_t> lengths;    ///< … and likewise, else empty.
+  std::optional<std::int64_t> count;    ///< Imported, else the limit, else unknown.
+  std::optional<double> mean_tokens;    ///< After the import.
+  std::optional<std::int64_t> longest;  ///< After the import.
+  std::vector<std::int64_t> lengths;    ///< After the import, else empty.
 };
 
 KnownPrompts known_prompts(const JobConfig& config) {
@@ -61,7 +61,7 @@ std::int64_t longest_answer(const JobConfig& config) {
   return longest;
 }
 
-/// Cache rows of a generated prompt beside its positions.
+/// Returns the cache rows of a generated prompt besides its positions.
 std::int64_t generation_branch_rows(const JobConfig& config) {
   std::int64_t rows = 0;
   for (const RoundSettings& round : config.rounds) {
@@ -75,7 +75,7 @@ std::int64_t generation_branch_rows(const JobConfig& config) {
   return rows;
 }
 
-/// Pages of generation's cache, for answers of full length.
+/// Returns the pages of generation's cache for full-length answers.
 std::int64_t generation_pages(const JobConfig& config, const TransformerConfig& model, DType cache,
                               const PlannedPrompts& prompts, std::int64_t places) {
   const std::int64_t answer = longest_answer(config);
@@ -91,7 +91,7 @@ std::int64_t generation_pages(const JobConfig& config, const TransformerConfig& 
   return config.generate.cache_pages(model, cache, batch);
 }
 
-/// What the settings allow when the prompts are not known.
+/// Returns the longest prompt that the settings allow.
 std::int64_t prompt_limit(const JobConfig& config, const TransformerConfig& model,
                           std::int64_t answer) {
   return config.prompts.max_prompt_tokens.value_or(
@@ -132,8 +132,7 @@ double MemoryPlan::generation() const {
 }
 
 double MemoryPlan::training() const {
-  // The model as a whole is here when training begins and, for the next round, when it has ended:
-  // never beside the copy for a checkpoint.
+  // The whole model is here when training begins and ends, but never beside a checkpoint's copy.
   const double whole = sharding.copies_weights(device) ? weights : 0;
   return (sharding.home(device) == Device::cpu ? state.total() : 0) +
          std::max(snapshot + probe.gathered, whole) +
@@ -183,7 +182,7 @@ MemoryPlan plan_training(const TransformerConfig& model, const ParameterTable& t
 
 namespace {
 
-/// At most: of `count` imported prompts the round of most generates those that its steps train on.
+/// Returns an upper bound of the prompts that a round generates: as many as its steps train on.
 std::optional<std::int64_t> most_generated(const JobConfig& config,
                                            std::optional<std::int64_t> count) {
   std::optional<std::int64_t> most;
@@ -209,7 +208,7 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
                        Device device, const PlannedPrompts& prompts, bool source_is_bfloat16) {
   const ParameterTable table(model, ranks);
   const std::int64_t answer = longest_answer(config);
-  // As generation divides them: no more places than a rank has prompts.
+  // As in generation: no more places than a rank has prompts.
   const std::optional<std::int64_t> generated = most_generated(config, prompts.count);
   const std::int64_t places = std::clamp<std::int64_t>(
       generated ? (*generated + ranks - 1) / ranks : config.generate.batch_prompts, 1,
@@ -221,13 +220,13 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
   StepRows rows{.packed = std::min(budget, all_rows),
                 .micro_batches = std::max<std::int64_t>(1, (all_rows + budget - 1) / budget)};
   if (sharding.teacher) {
-    // A frozen teacher has a row of its own for each noisy one, of which there may be as many as of
-    // others, and for each clean one that it distils.
+    // A frozen teacher adds a row for each noisy one (at most half of all) and each clean one that
+    // it distils.
     const bool distils = config.train.ar_loss == ArLoss::distillation;
     rows.taught = distils ? rows.packed : (rows.packed + 1) / 2;
   }
   MemoryPlan plan = plan_training(model, table, config.train, sharding, device, rows);
-  // The last round's matrices take as much as any round's.
+  // The last round's matrices take the most.
   const DType packed =
       decoding_type(config, std::max<std::size_t>(1, config.rounds.size()), source_is_bfloat16);
   const bool arithmetic = config.model.decode_weights == WeightStorage::bfloat16_arithmetic;
@@ -325,7 +324,7 @@ void expect_fits_device(const MemoryPlan& plan, const JobConfig& config,
 SharingRanks sharing_ranks(const Communicator& comm, Device device) {
   SharingRanks sharing{.host = ranks_on_host(comm)};
   if (device != Device::cpu) {
-    // Not by the number of devices: Slurm may let each rank see its own alone.
+    // Devices are not counted, because Slurm may let each rank see only its own.
     std::string own;
     together(comm, [&] { own = cuda_device_uuid(); });
     sharing.device = ranks_that_name(comm, own);
@@ -366,10 +365,10 @@ void expect_memory(const JobConfig& config, const PlannedPhases& phases, Device 
 
 namespace {
 
-/// Bytes that a context, cuBLAS' workspaces and NCCL's channels take of a device: an estimate.
+/// Estimated bytes of a context, cuBLAS' workspaces and NCCL's channels.
 constexpr double kLibraryBytes = 3e9;
 
-/// What lies on a device of `device`'s memory, and how fast it can be at most.
+/// Describes the memory taken on `device` and its maximum speed.
 std::string describe_device(const JobConfig& config, const TransformerConfig& model, int ranks,
                             const KnownDevice& device, const MemoryPlan& plan,
                             std::int64_t longest_prompt, const MachineSpeed& speed,
@@ -419,7 +418,7 @@ std::string describe_device(const JobConfig& config, const TransformerConfig& mo
   return text;
 }
 
-/// `sheet`: of the device that is planned for; null: of this machine, at `speed`.
+/// `sheet`: the planned device, or null for this machine at `speed`.
 std::string describe(const JobConfig& config, int ranks, Device device, const MachineSpeed& speed,
                      const KnownDevice* sheet) {
   const TransformerConfig model = read_hf_config(config.model.source);
@@ -460,7 +459,7 @@ std::string describe(const JobConfig& config, int ranks, Device device, const Ma
     const std::int64_t positions = longest.value_or(prompt_limit(config, model, answer)) + answer;
     text += fmt::format("round {}: block size {}, window {}\n", i + 1, round.block_size,
                         round.noise_window);
-    // Before the import a number of steps takes at most so many prompts; epochs say nothing yet.
+    // Before the import, steps limit the number of prompts; epochs do not.
     const bool of_a_thousand = !prompts && !round.steps;
     const std::int64_t store =
         prompts.value_or(round.steps ? *round.steps * config.train.batch_samples : 1000);
@@ -470,7 +469,7 @@ std::string describe(const JobConfig& config, int ranks, Device device, const Ma
     }
     const auto number = static_cast<std::int32_t>(i + 1);
     const std::int64_t steps = config.total_steps(number, store);
-    // Where the store is as large as the steps take, they take all of it.
+    // A store that is as large as the steps need is used up.
     const std::int64_t generated =
         prompts || of_a_thousand
             ? static_cast<std::int64_t>(config.prompts_of_round(number, store).size())
@@ -479,7 +478,7 @@ std::string describe(const JobConfig& config, int ranks, Device device, const Ma
         (generated + config.generate.prompts_per_lease - 1) / config.generate.prompts_per_lease;
     text += fmt::format("  at least {} lease{} of at most {} prompts\n", leases,
                         leases == 1 ? "" : "s", config.generate.prompts_per_lease);
-    // Of each block its last state and one more, or every one on the way.
+    // Per block the last state and one more, or all states.
     const std::int64_t stored =
         config.generate.store_states == StoredStates::all ? round.block_size + 1 : 2;
     text += fmt::format(

@@ -1,7 +1,6 @@
 #pragma once
 
-/// A model of a Hugging Face directory, whose weights are read when they are asked for, with
-/// everything that single-process commands need around it.
+/// A model of a Hugging Face directory for single-process commands. Weights are read on demand.
 
 #include <filesystem>
 #include <memory>
@@ -15,20 +14,20 @@
 namespace jforge {
 
 struct LoadedModel {
-  /// Throws DataError for files that do not make a model of a known family, EnvironmentError for a
-  /// device that is not there.
+  /// Throws DataError if the files are not a model of a known family, EnvironmentError if the
+  /// device is missing.
   LoadedModel(const std::filesystem::path& directory, DeviceChoice device);
   LoadedModel(const LoadedModel&) = delete;
   LoadedModel& operator=(const LoadedModel&) = delete;
   ~LoadedModel() = default;
 
-  /// A decoding forward with `slots` sequences of at most `capacity` positions, and as many
-  /// `branch_rows` for the alternative drafts of each.
+  /// Returns a decoding forward for `slots` sequences of at most `capacity` positions, with
+  /// `branch_rows` rows each for alternative drafts.
   [[nodiscard]] std::unique_ptr<InferenceTransformer> inference(
       std::int32_t slots, std::int64_t capacity, WeightStorage storage = WeightStorage::automatic,
       std::int64_t branch_rows = 0);
 
-  /// All weights, the flat float32 vector of the table.
+  /// Returns all weights as the table's flat float32 vector.
   [[nodiscard]] Buffer flat_weights();
 
   MemoryAccount account{"model"};

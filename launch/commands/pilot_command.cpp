@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 constexpr std::array<std::int64_t, 2> kBlocks = {16, 64};
 constexpr std::int64_t kProblems = 100;  // Per task, unless evaluate.limit is set.
 
-/// What a pilot takes from the configuration.
+/// Settings of a pilot from the configuration.
 struct Plan {
   fs::path directory;  ///< DIR/pilot
   fs::path source;     ///< The base model.
@@ -35,7 +35,7 @@ struct Plan {
 };
 
 /// Returns the job that trains the first round with `recipe` in its own run directory. It stores
-/// all states, so that one set of trajectories serves every recipe.
+/// all states, so that its trajectories serve every recipe.
 JobOptions job_of(const PilotOptions& options, const Plan& plan, const std::string& recipe) {
   JobOptions job;
   job.config = options.config;
@@ -62,7 +62,7 @@ Plan read_plan(const PilotOptions& options, const Communicator& comm) {
     }
     plan = {config.run.directory / "pilot", config.model.source, config.evaluate.tasks};
     for (const std::string& recipe : options.recipes) {
-      // Keys that no recipe may have beside it, before the first of them is trained.
+      // Rejects a recipe's forbidden keys before training begins.
       const JobOptions job = job_of(options, plan, recipe);
       read_job_config(text, options.config.string(), job.overrides).validate(comm.size());
     }
@@ -70,9 +70,8 @@ Plan read_plan(const PilotOptions& options, const Communicator& comm) {
   return plan;
 }
 
-/// Rank 0: copies the prompts and trajectories of `from` into a new run directory `to`. The run
-/// checks by their hashes that the same settings made them. The prompts come last: without them a
-/// copy that was killed begins again.
+/// Rank 0: copies prompts and trajectories of `from` to a new run directory `to`, which checks by
+/// hashes that its settings match. Prompts come last: without them a killed copy begins again.
 void share_trajectories(const RunLayout& from, const RunLayout& to) {
   if (fs::exists(to.prompts()) || !fs::exists(from.generation_report(1))) {
     return;
@@ -109,7 +108,7 @@ bool measure(const PilotOptions& options, const MpiSession& session, const Plan&
   return evaluation.finish(finished, {}) == ExitCode::ok;
 }
 
-/// Returns the hashes of the greedy answers' tokens by problem.
+/// Returns the token hashes of the greedy answers by problem.
 std::map<std::int64_t, std::string> answers_of(const fs::path& file) {
   std::map<std::int64_t, std::string> answers;
   static_cast<void>(for_each_line(file, [&](std::string_view line, const std::string& origin) {

@@ -54,7 +54,7 @@ std::vector<TokenId> token_array(const Json& json, const std::filesystem::path& 
   return tokens;
 }
 
-// `[…]` or `[[…], …]`; whether it was the nested form comes back too.
+// Reads `[…]` or `[[…], …]`, and returns whether it was nested.
 std::pair<std::vector<std::vector<TokenId>>, bool> read_sequences(const std::filesystem::path& path,
                                                                   std::int64_t vocabulary) {
   const Json json = read_json(path);
@@ -101,7 +101,7 @@ std::int32_t positive_number(const Json& json, const char* key, const std::files
       return value;
     }
   } catch (const Json::type_error&) {
-    // No whole number, or one beyond the type: refused with 0.
+    // Not a whole number, or beyond the type: rejected below.
   }
   throw DataError(fmt::format("{}: {} is {}; it must be a whole number from 1 to {}", path.string(),
                               key, json[key].dump(), std::numeric_limits<std::int32_t>::max()));
@@ -146,7 +146,7 @@ double log_probability(std::span<const float> row, TokenId token) {
   return static_cast<double>(row[static_cast<std::size_t>(token)]) - most - std::log(sum);
 }
 
-/// Log-probabilities of the sample's targets.
+/// Returns the log-probabilities of the sample's targets.
 std::vector<double> target_log_probabilities(InferenceTransformer& inference,
                                              const CausalSample& sample) {
   const auto last = static_cast<std::int64_t>(sample.tokens.size()) - 1;
@@ -184,7 +184,7 @@ Json result_json(const DecodeResult& result, std::int32_t block_size) {
           {"blocks", blocks}};
 }
 
-/// [train] as `overrides` (train.KEY=VALUE, rounds.1.mask=VALUE) set it.
+/// Returns [train] with `overrides` (train.KEY=VALUE, rounds.1.mask=VALUE).
 TrainConfig probed_training(const std::vector<std::string>& overrides) {
   for (const std::string& assignment : overrides) {
     if (!assignment.starts_with("train.") && !assignment.starts_with("rounds.1.mask=")) {
@@ -197,7 +197,7 @@ TrainConfig probed_training(const std::vector<std::string>& overrides) {
   return train;
 }
 
-/// The model of --teacher, by default the probed one, as a round's frozen teacher.
+/// A round's frozen teacher: the model of --teacher, by default the probed one.
 class ProbedTeacher {
  public:
   ProbedTeacher(const ProbeOptions& options, const ParameterTable& student)
@@ -210,7 +210,7 @@ class ProbedTeacher {
                                     options.teacher.string(), options.model.string()));
     }
   }
-  /// Also fills in the rows of `batch` that teach. Once.
+  /// Also fills in the rows of `batch` that teach. Call once.
   TeacherForward forward(PackedBatch& batch, ArLoss ar_loss) {
     take_teacher_rows(batch, batch_, ar_loss == ArLoss::distillation);
     return {.hidden = transformer_.forward(batch_, parameters_), .parameters = &parameters_};
@@ -313,7 +313,7 @@ ExitCode probe_likelihood_command(const ProbeOptions& options) {
   files.files = {options.pairs.string()};
   files.question_field = "question";
   files.answer_field = "answer";
-  files.longest = std::numeric_limits<std::int64_t>::max();  // None may be left out.
+  files.longest = std::numeric_limits<std::int64_t>::max();  // Leaves none out.
   files.eos_ids = model.config.eos_ids;
   const std::vector<CausalSample> samples =
       read_conversations(files, BytePairTokenizer::load(options.model),
@@ -341,7 +341,7 @@ ExitCode probe_decode_command(const ProbeOptions& options) {
   const DecodingSettings settings =
       command_settings(options.method, options.block_size, options.settings);
   const DecodingMethod method = make_decoding_method(options.method, settings, options.seed);
-  // The shrinking window is the trajectories' decoding: whole blocks, every state.
+  // The shrinking window decodes like trajectories: whole blocks, every state.
   const bool trajectories = options.method == "jacobi" && options.window == "shrinking";
   LoadedModel model(options.model, options.device);
   const auto [sequences, nested] = read_sequences(options.tokens, model.config.vocabulary_size);
@@ -366,7 +366,7 @@ ExitCode probe_decode_command(const ProbeOptions& options) {
   DecodeEngine engine(*inference, 1);
   Json results = Json::array();
   for (const DecodeResult& result : decode_all(engine, std::move(decoders))) {
-    // One slot keeps their order.
+    // One slot keeps the order.
     results.push_back(result_json(result, trajectory_options.block_size));
   }
   write_output(options.out, results.dump() + "\n");

@@ -26,7 +26,7 @@ double ratio(std::int64_t part, std::int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(std::max<std::int64_t>(1, whole));
 }
 
-/// Seconds left when `done` of `total` took `seconds`; nothing as long as nothing is done.
+/// Returns the seconds left if `done` of `total` took `seconds`; nothing while nothing is done.
 std::optional<double> time_left(double seconds, double done, double total) {
   return done > 0 ? std::optional(seconds * std::max(0.0, total - done) / done) : std::nullopt;
 }
@@ -58,7 +58,7 @@ std::string describe(const PhaseProgress& progress) {
 }
 
 std::string bar_line(const PhaseProgress& progress, int columns) {
-  // A full line would make some terminals begin a new one.
+  // Some terminals begin a new line after a full one.
   const auto room = static_cast<std::size_t>(std::max(columns, 2) - 1);
   const double done = progress.total ? ratio(progress.step, *progress.total) : 0;
   const int filled = static_cast<int>(std::clamp(done, 0.0, 1.0) * kBarWidth);
@@ -144,7 +144,7 @@ void ProgressDisplay::import(const ImportProgress& progress) {
 
 void ProgressDisplay::generation(const GenerationProgress& progress, std::int64_t max_new_tokens,
                                  bool parallel) {
-  // Heartbeats tell of the tokens once a second: a short round may be through before.
+  // Heartbeats report tokens once a second, so a short round may end first.
   const std::int64_t tokens_made = std::max(progress.tokens_made, progress.tokens);
   if (tokens_made > 0 && !first_tokens_) {
     first_tokens_ = progress.tokens > 0 ? start_ : Clock::now();
@@ -165,7 +165,7 @@ void ProgressDisplay::generation(const GenerationProgress& progress, std::int64_
   }
   const double seconds = seconds_since(*first_tokens_);
   const auto made = static_cast<double>(tokens_made - tokens_then_);
-  // Tokens of a whole answer: the mean of what is committed, or the longest there can be.
+  // Tokens of an answer: the committed mean, else the maximum.
   const double answer = progress.prompts_done > 0 ? ratio(progress.tokens, progress.prompts_done)
                                                   : static_cast<double>(max_new_tokens);
   const double left =

@@ -28,9 +28,8 @@
 namespace jforge {
 
 namespace {
-/// The identity that was recorded. Where identity.json is lost or damaged, the newest checkpoint
-/// tells what the run is; before there is one nothing, and what depends on the identity (prompts,
-/// trajectories) is known by hashes of its own.
+/// Returns the recorded identity or, if identity.json is lost or damaged, the newest checkpoint's.
+/// Before there is one, nothing: prompts and trajectories are known by their own hashes.
 std::optional<IdentityRecord> recorded_identity(const RunLayout& layout) {
   const std::filesystem::path path = layout.identity();
   std::string reason = path.string() + " is gone";
@@ -55,9 +54,8 @@ std::optional<IdentityRecord> recorded_identity(const RunLayout& layout) {
   return std::nullopt;
 }
 
-/// What is known of earlier starts.
 struct EarlierStarts {
-  int attempt = 0;  ///< Of run.json, or of the metrics files where that is lost or damaged.
+  int attempt = 0;                      ///< Of run.json or, if that is damaged, the metrics files.
   std::optional<std::string> finished;  ///< When one finished last.
 };
 
@@ -125,7 +123,7 @@ void load_configuration(const Communicator& comm, const std::filesystem::path& p
     }
     load(text);
   };
-  if (comm.size() == 1) {  // A mistake needs no rank and host in front of it.
+  if (comm.size() == 1) {  // No rank and host in front of the error.
     read_and_load();
     return;
   }
@@ -149,7 +147,7 @@ RunDirectory::RunDirectory(const Communicator& comm, const Settings& settings)
     }
     make_directory(directory_);
     lock_.emplace(directory_);
-    sweep_temporaries(directory_);  // Of a killed attempt: the lock says that nobody writes now.
+    sweep_temporaries(directory_);  // Of a killed attempt: the lock excludes other writers.
     if (settings.must_be_new && holds_work(RunLayout(directory_))) {
       throw ConfigError(directory_.string() +
                         " holds a run already and --resume never was given; remove it or choose "
@@ -287,7 +285,7 @@ void RunDirectory::set_progress(const PhaseProgress& progress) {
 }
 
 void RunDirectory::publish_signs(const std::function<void()>& publish) {
-  // Else a job that stands still would show that, and keep itself alive by it.
+  // Otherwise a hung job would keep itself alive by publishing.
   const NoSignsOfProgress none;
   try {
     publish();
@@ -370,8 +368,8 @@ void RunDirectory::log_evaluation(const std::string& model, std::int32_t rounds)
   draw("evaluation", rounds, scalars);
 }
 
-// A folder for each round: a new attempt's session start drops the steps from its first on, which
-// another round has as well.
+// One folder per round: a new attempt's session start drops all later steps, and rounds share step
+// numbers.
 void RunDirectory::draw(const std::string& folder, std::int64_t step,
                         std::span<const Scalar> scalars) {
   auto log = curves_.find(folder);

@@ -1,7 +1,6 @@
 #pragma once
 
-/// A run directory taken into possession by one job: lock, attempt number, status, logs, metrics,
-/// identity. Shared by every command that writes into one.
+/// A run directory owned by one job: lock, attempt number, status, logs, metrics, identity.
 
 #include <filesystem>
 #include <functional>
@@ -25,16 +24,16 @@
 
 namespace jforge {
 
-/// Throws ConfigError if the name of a configuration ends as those of YAML and JSON files do.
+/// Throws ConfigError if a configuration is named like a YAML or JSON file.
 void expect_toml_name(const std::filesystem::path& path);
 
-/// Collective. Hands the text of the configuration file (empty for an empty `path`) to `load` on
-/// every rank. Rank 0 reads and loads it first: what is wrong is said once, and thrown on all.
+/// Collective. Passes the configuration file's text (empty for an empty `path`) to `load` on every
+/// rank. Rank 0 loads first, so that an error is reported once and thrown on all ranks.
 void load_configuration(const Communicator& comm, const std::filesystem::path& path,
                         const std::function<void(const std::string& text)>& load);
 
-/// Whether anything has been made under the directory's identity. Until then it binds nobody: an
-/// import that failed must not refuse the configuration that mends it.
+/// Returns whether anything was made under the directory's identity. Until then the identity does
+/// not bind, so that a failed import allows a corrected configuration.
 bool holds_work(const RunLayout& layout);
 
 class RunDirectory {
@@ -42,43 +41,44 @@ class RunDirectory {
   struct Settings {
     std::filesystem::path directory;
     std::string resolved_config;  ///< TOML text, for resolved_config.toml.
-    Identity identity;            ///< Compared with the recorded one once there is any work.
+    Identity identity;            ///< Compared with the recorded one once there is work.
     std::vector<std::string> accepted_changes;  ///< Keys, for identity.json.
     bool must_be_new = false;                   ///< --resume never
   };
-  /// Collective. Rank 0 creates and locks the directory, every rank proves that it sees it (a
-  /// nonce, which may take publication_wait_seconds()), the identity is compared with the recorded
-  /// one as soon as anything was made under it (prompts, trajectories, a checkpoint). Damaged
-  /// records are mended: identity.json from the newest checkpoint, run.json from the metrics files.
-  /// Throws EnvironmentError, ConfigError.
+  /// Collective. Rank 0 creates and locks the directory, and every rank proves by a nonce that it
+  /// sees it (within publication_wait_seconds()). The identity must match the recorded one once
+  /// there are prompts, trajectories or a checkpoint. Repairs damaged records: identity.json from
+  /// the newest checkpoint, run.json from the metrics files. Throws EnvironmentError or
+  /// ConfigError.
   RunDirectory(const Communicator& comm, const Settings& settings);
 
-  /// Collective. Writes identity.json and resolved_config.toml: once nothing can refuse the start
-  /// any more, so that one that is refused leaves no change recorded.
+  /// Collective. Writes identity.json and resolved_config.toml. Call it when nothing can refuse the
+  /// start any more, so that a refused start records no change.
   void record(const Communicator& comm);
-  /// Rank 0: publishes run.json and a journal line. Other ranks: nothing.
+  /// Rank 0: publishes run.json and a journal line; other ranks do nothing.
   void set_status(const std::string& status, const std::string& phase);
-  /// Rank 0: status "failed". What cannot be written is only logged: `error` is the one to be told,
-  /// and a full disk, say, causes both.
+  /// Rank 0: sets status "failed". Only logs write errors: `error` matters more, and a full disk
+  /// may cause both.
   void set_failed(const std::exception& error) noexcept;
-  /// Rank 0: how far the phase is, into run.json and metrics.prom. Neither durable nor worth a job:
-  /// what cannot be written is said once.
+  /// Rank 0: writes the phase's progress to run.json and metrics.prom, not durably. Write errors
+  /// are logged once and never end the job.
   void set_progress(const PhaseProgress& progress);
-  /// Rank 0: one line of metrics.ATTEMPT.jsonl and one record of the event file.
+  /// Rank 0: appends a line to metrics.ATTEMPT.jsonl and a record to the event file.
   void log_step(std::int32_t round, const StepMetrics& metrics);
-  /// Rank 0: the figures of `model` in evaluation/summary.json as one record of the event file, at
-  /// step `rounds` (how many rounds have trained the model).
+  /// Rank 0: appends the figures of `model` in evaluation/summary.json to the event file, at step
+  /// `rounds` (the number of rounds that trained it).
   void log_evaluation(const std::string& model, std::int32_t rounds);
-  /// What this rank computes on, for run.json.
+  /// Sets what this rank computes on, for run.json.
   void set_device(std::string device) { device_ = std::move(device); }
-  /// Rank 0: when a start before this one finished last, as utc_now(); nothing elsewhere.
+  /// Rank 0: when an earlier start finished last, as utc_now(); empty on other ranks.
   [[nodiscard]] const std::optional<std::string>& last_finished() const noexcept {
     return last_finished_;
   }
-  /// Rank 0: what it made is not this directory's last word any more.
+  /// Rank 0: call when results of that start are about to change.
   void forget_finished() noexcept { last_finished_.reset(); }
   [[nodiscard]] int attempt() const noexcept { return attempt_; }
-  /// Changes of the identity that this and earlier starts accepted, oldest first; on every rank.
+  /// Returns the identity changes that this and earlier starts accepted, oldest first; on every
+  /// rank.
   [[nodiscard]] std::vector<IdentityDifference> accepted_changes() const;
 
  private:
@@ -86,7 +86,7 @@ class RunDirectory {
   void check_identity(const Settings& settings);
   /// Appends to the curves of tensorboard/`folder`.
   void draw(const std::string& folder, std::int64_t step, std::span<const Scalar> scalars);
-  /// For files that only show progress.
+  /// Publishes files that only show progress.
   void publish_signs(const std::function<void()>& publish);
 
   std::filesystem::path directory_;
@@ -96,14 +96,14 @@ class RunDirectory {
   std::string started_;
   std::optional<std::string> last_finished_;
   std::string device_;           ///< Empty until it is known.
-  nlohmann::json status_;        ///< What set_status() wrote last.
-  bool signs_lost_ = false;      ///< One could not be written, and that has been said.
-  std::string identity_record_;  ///< Content of identity.json …
-  std::string resolved_config_;  ///< … and of resolved_config.toml, by record().
+  nlohmann::json status_;        ///< Last written by set_status().
+  bool signs_lost_ = false;      ///< A write failed, and that was logged.
+  std::string identity_record_;  ///< For identity.json, by record().
+  std::string resolved_config_;  ///< For resolved_config.toml, by record().
   std::optional<RunLock> lock_;
   std::optional<RunJournal> journal_;
   std::optional<AppendLog> metrics_;
-  std::map<std::string, TensorboardLog> curves_;  ///< Of this attempt, by folder of tensorboard/.
+  std::map<std::string, TensorboardLog> curves_;  ///< This attempt's, by folder of tensorboard/.
 };
 
 }  // namespace jforge

@@ -18,11 +18,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The quickstart's model answers all but 2 of 500 problems right.
+/// The quickstart's model solves 498 of 500 problems.
 constexpr double kLeastAccuracy = 0.9;
 
-/// Directory that holds the quickstart's files: that of an installed program, or the source tree
-/// that it was built in.
+/// Returns the directory of the quickstart's files: the installed program's, or the source tree of
+/// its build.
 fs::path files_of_program() {
   for (fs::path place = fs::read_symlink("/proc/self/exe"); place != place.root_path();) {
     place = place.parent_path();
@@ -54,7 +54,7 @@ JobOptions job_in(const fs::path& directory, const fs::path& root) {
   return job;
 }
 
-/// Throws InternalError if a figure of the run is none that this program computes.
+/// Throws InternalError if a figure of the run is wrong.
 void check_figures(const RunLayout& run) {
   const auto summary = parse_bounded_json<nlohmann::json>(
       read_file(run.directory() / "evaluation" / "summary.json"), "summary.json");

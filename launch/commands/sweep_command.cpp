@@ -12,7 +12,7 @@ namespace jforge {
 
 namespace {
 
-// Rank 0 measures alone while the others wait. Throws Interrupted when a stop was asked for.
+// Rank 0 measures while the others wait. Throws Interrupted if a stop was requested.
 nlohmann::ordered_json measure_roofline(EvaluationSession& evaluation) {
   const EvaluationContext context = evaluation.context();
   context.clock.enter("roofline");

@@ -1,17 +1,15 @@
 #pragma once
 
-/// The terminal, if any, at which a person reads standard error or output.
-
 namespace jforge {
 
-/// Move-only handle of a terminal, or of none. What is written goes to the stream as always; this
-/// only says that a terminal is at its end, and how wide it is.
+/// Move-only handle of the terminal that shows standard error or output, if any. Tells only that
+/// there is one, and its width; output goes to the stream.
 class Terminal {
  public:
-  /// Where standard error ends: at a terminal itself or, for a rank whose standard error is a pipe
-  /// of the mpirun that started it on this host, where that mpirun's does.
+  /// Returns standard error's terminal or, for a rank whose standard error is a pipe of the mpirun
+  /// that started it on this host, that mpirun's.
   [[nodiscard]] static Terminal of_standard_error();
-  /// Where standard output ends.
+  /// Returns standard output's terminal.
   [[nodiscard]] static Terminal of_standard_output();
   Terminal() = default;
   Terminal(Terminal&& other) noexcept;
@@ -19,11 +17,11 @@ class Terminal {
   ~Terminal();
 
   explicit operator bool() const noexcept { return descriptor_ >= 0; }
-  /// Its width now; 80 where it does not tell.
+  /// Returns the current width; 80 if unknown.
   [[nodiscard]] int columns() const noexcept;
 
  private:
-  /// Takes the descriptor over; closes one that is no terminal's.
+  /// Takes ownership of the descriptor; closes it if it is not a terminal's.
   explicit Terminal(int descriptor) noexcept;
 
   int descriptor_ = -1;

@@ -45,7 +45,7 @@ std::vector<TokenId> parse_ids(const std::string& text) {
   return ids;
 }
 
-/// true, false and a whole number are what they say, all else is a text.
+/// Reads true, false and whole numbers as such, all else as text.
 TemplateArguments parse_template_arguments(const std::vector<std::string>& given) {
   constexpr const char* kOption = "--template-argument";
   TemplateArguments arguments;
@@ -78,7 +78,7 @@ class PrintedAnswer {
     printed_ += tokens.size();
     print(stream_.add(tokenizer_.decode(tokens, true)));
   }
-  /// All of the answer's tokens; those that add() has not seen are printed.
+  /// Prints the tokens that add() has not seen. `tokens` are all of the answer's.
   void finish(std::span<const TokenId> tokens) {
     add(tokens.subspan(printed_));
     print(stream_.finish() + "\n");
@@ -97,7 +97,7 @@ class PrintedAnswer {
   std::size_t printed_ = 0;
 };
 
-/// Whether a person sees standard output, and in colour (https://no-color.org).
+/// Returns whether standard output is a terminal that may have colours (https://no-color.org).
 bool shows_colours() {
   const char* refused = std::getenv("NO_COLOR");
   return ::isatty(STDOUT_FILENO) != 0 && (refused == nullptr || *refused == '\0');
@@ -142,7 +142,7 @@ ExitCode decode_command(const DecodeOptions& options) {
   }
   const DecodeRequest request{0, tokenizer.encode(text), options.max_new_tokens,
                               model.config.eos_ids, method.sampling};
-  // Its slot serves ar too, which takes no more rows.
+  // Large enough for ar, too.
   const auto largest = method.make(request);
   const auto inference = model.inference(1, largest->max_positions(), options.decode_weights,
                                          largest->max_branch_rows());
@@ -163,7 +163,7 @@ ExitCode decode_command(const DecodeOptions& options) {
     };
     const DecodingMethod ar = make_decoding_method(kBaselineMethod, settings, options.seed);
     const auto shown = [&](TokenId token) { return tokenizer.decode({&token, 1}, true); };
-    // What runs first also reads the weights for the first time: that of the second turn counts.
+    // The first run also reads the weights for the first time, so the second turn counts.
     TimedAnswer left;
     TimedAnswer right;
     for (int turn = 0; turn < 2; ++turn) {

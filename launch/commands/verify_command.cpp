@@ -33,7 +33,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Goes on after damage, so that one call names all of it.
+/// Continues after damage, so that one call names all of it.
 class Findings {
  public:
   void check(const std::function<void()>& work) {
@@ -43,14 +43,14 @@ class Findings {
       damage_.emplace_back(error.what());
     }
   }
-  /// One sealed record, where there is one.
+  /// Checks a sealed record, if it exists.
   void record(const fs::path& path) {
     if (fs::exists(path)) {
       ++records_;
       check([&] { verify_sealed(path); });
     }
   }
-  /// One log of sealed lines, where there is one.
+  /// Checks a log of sealed lines, if it exists.
   void lines(const fs::path& path) {
     if (fs::exists(path)) {
       ++records_;
@@ -58,7 +58,7 @@ class Findings {
     }
   }
   void lost(const fs::path& path) { damage_.push_back(path.string() + " is gone"); }
-  /// Throws DataError naming everything that was found.
+  /// Throws DataError if anything was found.
   void conclude(const fs::path& path) const {
     if (!damage_.empty()) {
       throw DataError(fmt::format("{}", fmt::join(damage_, "; ")));
@@ -107,7 +107,7 @@ void verify_model(const fs::path& path) {
                     : "nothing to compare the files with (no checksums.json)");
 }
 
-/// Figures vouch for the merged files, seals for everything else.
+/// Checks merged files by their hash in the figures, everything else by seals.
 void verify_summary(const fs::path& directory, Findings& findings) {
   findings.check([&] { verify_sealed(directory / "summary.json"); });
   findings.check([&] {
@@ -167,7 +167,7 @@ void verify_evaluation(const fs::path& path) {
 }
 
 void verify_records(const RunLayout& layout, Findings& findings) {
-  // A start that was refused or killed before it made anything leaves no identity.
+  // A start that was refused or killed early leaves no identity.
   const bool needed = holds_work(layout);
   for (const fs::path& path : {layout.identity(), layout.status()}) {
     needed && !fs::exists(path) ? findings.lost(path) : findings.record(path);
@@ -189,7 +189,7 @@ void verify_records(const RunLayout& layout, Findings& findings) {
   }
 }
 
-/// Each shard vouches for itself, the round's report for their being all.
+/// Shards are sealed; the round's report shows whether any is missing.
 void verify_round(const RunLayout& layout, std::int32_t round) {
   const fs::path path = layout.trajectories(round);
   const TrajectoryStore store = verify_trajectories(path);
@@ -222,7 +222,7 @@ void verify_run(const fs::path& path) {
     findings.record(layout.cleaning_report(round));
   }
   findings.check([&] { expect_none_lost(layout, rounds_behind_newest(layout)); });
-  // What a killed job left unfinished was never committed: it is named, and no damage to the run.
+  // Unfinished checkpoints of a killed job are named, but are not damage.
   for (const CheckpointDirectory& directory : list_checkpoint_directories(layout.checkpoints())) {
     const fs::path manifest = directory.path / kManifestName;
     if (fs::exists(manifest)) {
@@ -230,7 +230,7 @@ void verify_run(const fs::path& path) {
         try {
           verify_checkpoint(directory.path);
         } catch (const DataError&) {
-          // A job that runs removes old ones.
+          // A running job removes old ones.
           if (fs::exists(manifest)) {
             throw;
           }
@@ -247,7 +247,7 @@ void verify_run(const fs::path& path) {
       verify_model(layout.model());
     });
   } else if (fs::exists(layout.model() / kChecksumsName)) {
-    // Of ordinary training, or of a run that was killed before it recorded its export.
+    // Of ordinary training, or of a run killed before it recorded its export.
     findings.check([&] { verify_model(layout.model()); });
   } else if (fs::exists(layout.model())) {
     fmt::print("{}: the export was not finished; ignored\n", layout.model().string());

@@ -29,7 +29,7 @@ _jforge() {
 complete -F _jforge jforge
 )bash";
 
-// The last line registers a sourced script; an installed one is found by its first line.
+// The last line registers a sourced script; zsh finds an installed one by its first line.
 constexpr const char* kZsh = R"zsh(#compdef jforge
 # zsh completion for jforge. To try it, after compinit: source <(jforge completion zsh)
 _jforge() {

@@ -11,7 +11,7 @@ namespace {
 
 using Term = std::pair<const char*, const char*>;
 
-// docs/commands.md has the same words; a test compares them.
+// Same words as in docs/commands.md; a test compares them.
 constexpr Term kExitCodes[] = {
     {"0", "done"},
     {"2", "the command line or the configuration is wrong"},
@@ -38,7 +38,7 @@ constexpr Term kFiles[] = {
     {"logs/", "The log of each rank"},
 };
 
-// Returns `text` such that groff prints the same ASCII characters, and may break a line after a |.
+// Escapes `text` so that groff prints the same ASCII characters and may break a line after a |.
 std::string roff(const std::string& text) {
   static const std::map<char, const char*> escapes{
       {'\\', "\\[rs]"}, {'-', "\\-"},    {'\'', "\\[aq]"}, {'`', "\\[ga]"},
@@ -95,7 +95,7 @@ std::string command_section(const CommandDescription& command) {
 }  // namespace
 
 std::string man_page(const CommandDescription& program) {
-  // Sets ragged lines without hyphens: long options leave no room to stretch.
+  // Ragged lines without hyphens, because long options leave no room to stretch.
   std::string page = ".TH JFORGE 1 \"\" \"jforge " JFORGE_VERSION
                      "\" \"User Commands\"\n.ad l\n.nh\n"
                      ".SH NAME\njforge \\- turns an autoregressive language model into a parallel "

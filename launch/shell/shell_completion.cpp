@@ -14,7 +14,7 @@ namespace {
 /// Collects the candidates that continue what is typed.
 struct Answer {
   std::string typed;
-  std::string before;  ///< Stands before `typed` in the same word: "--set=", or nothing.
+  std::string before;  ///< In the same word before `typed`: "--set=", or nothing.
   std::string lines;
 
   void offer(const std::string& word, const std::string& help = "") {
@@ -22,7 +22,7 @@ struct Answer {
   }
 };
 
-// Returns the option if a value follows it, else null.
+// Returns the option `name` if it takes a value, else null.
 const OptionDescription* option_with_value(const CommandDescription& command,
                                            std::string_view name) {
   const auto found = std::ranges::find_if(command.options, [&](const OptionDescription& option) {
@@ -50,7 +50,7 @@ std::vector<ConfigKey> keys_for(const CommandDescription& command, ValueKind kin
 }
 
 void offer_keys(const CommandDescription& command, ValueKind kind, Answer& answer) {
-  // Keys of rounds are listed for the first; offers them for the round that is typed.
+  // Keys of rounds are listed for round 1; offers them for the typed round.
   constexpr std::string_view kRounds = "rounds.";
   const std::string& typed = answer.typed;
   const std::string round = typed.substr(0, typed.find_first_not_of("0123456789", kRounds.size()));
@@ -58,7 +58,7 @@ void offer_keys(const CommandDescription& command, ValueKind kind, Answer& answe
     if (key.path.starts_with("rounds.1") && round.starts_with(kRounds) && round != kRounds) {
       key.path = round + key.path.substr(kRounds.size() + 1);
     }
-    // Takes the first sentence, not counting a "Required." before it, without Markdown.
+    // The first sentence after any "Required.", without Markdown.
     std::string meaning = key.meaning.substr(0, key.meaning.find(". ", 10));
     std::erase(meaning, '`');
     if (kind == ValueKind::key) {

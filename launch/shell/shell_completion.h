@@ -1,7 +1,7 @@
 #pragma once
 
-/// Completion of `jforge` in shells. Each shell has a short script that calls `jforge __complete`,
-/// so candidates come from the parser of the installed program.
+/// Shell completion. Each shell's script calls `jforge __complete`, so candidates come from the
+/// parser of the installed program.
 
 #include <map>
 #include <span>
@@ -11,13 +11,12 @@
 
 namespace jforge {
 
-/// Returns the scripts by the names of their shells, to be sourced or installed.
+/// Returns the scripts by shell name, to be sourced or installed.
 [[nodiscard]] const std::map<std::string, const char*>& completion_scripts();
 
-/// Returns the candidates for the last of `words`, which may be empty; `words` are those of the
-/// command line after the program's name. Each candidate is a line "WORD\tDESCRIPTION", and WORD
-/// begins with the last word. A last line ":file", ":dir" or ":toml" asks the shell for files,
-/// directories, or TOML files. Returns nothing if nothing fits.
+/// Returns the candidates for the last of `words`, the command line after the program's name; it
+/// may be empty. A candidate is a line "WORD\tDESCRIPTION". A last line ":file", ":dir" or ":toml"
+/// asks the shell for files, directories or TOML files.
 [[nodiscard]] std::string completion_candidates(const CommandDescription& program,
                                                 std::span<const std::string> words);
 
