@@ -11,7 +11,7 @@ namespace jforge {
 
 namespace {
 
-// Twice the binomial tail P(X ≤ min(a, b)) for X ~ B(a + b, ½), at most 1.
+// Returns twice the binomial tail P(X ≤ min(a, b)) for X ~ B(a + b, ½), at most 1.
 double mcnemar(std::int64_t a, std::int64_t b) {
   const double n = static_cast<double>(a + b);
   double tail = 0;

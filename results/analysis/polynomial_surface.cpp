@@ -12,7 +12,8 @@ namespace jforge {
 
 namespace {
 
-// Returns the exponents of all terms up to this total degree that distinct values can tell apart.
+// Returns the exponents of all terms up to total degree `degree` that the distinct values
+// determine.
 std::vector<std::vector<int>> terms_up_to(int degree, const std::vector<SurfaceAxis>& axes) {
   std::vector<std::vector<int>> terms(1, std::vector<int>(axes.size(), 0));
   for (std::size_t key = 0; key < axes.size(); ++key) {
@@ -40,7 +41,7 @@ Eigen::RowVectorXd terms_at(const PolynomialSurface& surface, std::span<const do
   return terms;
 }
 
-// Fits `surface.degree`; false if the points, or all but one of them, do not determine the terms.
+// Fits `surface.degree`; returns false if the points, or all but one, do not determine the terms.
 bool solve(PolynomialSurface& surface, std::span<const SurfacePoint> points) {
   surface.exponents = terms_up_to(surface.degree, surface.axes);
   Eigen::MatrixXd terms(points.size(), surface.exponents.size());
@@ -63,7 +64,7 @@ bool solve(PolynomialSurface& surface, std::span<const SurfacePoint> points) {
   const Eigen::VectorXd solution = qr.solve(values);
   surface.coefficients.assign(solution.begin(), solution.end());
   const Eigen::ArrayXd errors = (values - terms * solution).array() / freedom;
-  // Rounding errors of exact fits are not told apart.
+  // Exact fits differ only by rounding errors.
   const double rounding = 1e-9 * values.cwiseAbs().maxCoeff();
   surface.cross_validation_error = std::max(std::sqrt(errors.square().mean()), rounding);
   return true;

@@ -13,33 +13,33 @@ struct SurfacePoint {
   double value = 0;            ///< Finite.
 };
 
-/// The measured values of one setting. The polynomial takes log2(value) of geometric ones.
+/// Measured values of one setting. The polynomial uses log2(value) if they are geometric.
 struct SurfaceAxis {
   double low = 0;
   double high = 0;
   int distinct = 1;  ///< Number of different values.
 
   [[nodiscard]] bool geometric() const { return low > 0 && high > 4 * low; }
-  /// Returns value or log2(value) moved from [low, high] to [−1, 1]; 0 if low = high.
+  /// Returns value or log2(value), mapped from [low, high] to [−1, 1]; 0 if low = high.
   [[nodiscard]] double scaled(double value) const;
 };
 
-/// y(x) = Σ_e c_e Π_k s_k^e_k over the scaled settings s_k, with Σ e_k ≤ degree and e_k less than
-/// the number of distinct values of key k.
+/// y(x) = Σ_e c_e Π_k s_k^e_k over the scaled settings s_k, with Σ e_k ≤ degree and e_k below the
+/// number of distinct values of key k.
 struct PolynomialSurface {
   std::vector<SurfaceAxis> axes = {};            ///< [keys]
   std::vector<std::vector<int>> exponents = {};  ///< [terms][keys]
   std::vector<double> coefficients = {};         ///< [terms]
   int degree = 0;
-  double cross_validation_error = 0;  ///< Root mean square error for points that are left out.
+  double cross_validation_error = 0;  ///< Leave-one-out root mean square error.
 
-  /// `inputs`: [keys], within the measured range: the polynomial predicts nothing outside it.
+  /// `inputs`: [keys], within the measured range, because the polynomial does not extrapolate.
   [[nodiscard]] double evaluate(std::span<const double> inputs) const;
 };
 
-/// Returns the polynomial of degree 1 to 6 with the smallest cross-validation error; each degree
-/// must improve on lower ones by 1 %. Returns nothing if none predicts a point better than the mean
-/// of the others does. Throws InternalError if points differ in their number of keys.
+/// Returns the polynomial of degree 1 to 6 with the smallest cross-validation error; a higher
+/// degree must improve it by 1 %. Returns nothing if none beats the mean of the other points.
+/// Throws InternalError if points have different numbers of keys.
 [[nodiscard]] std::optional<PolynomialSurface> fit_surface(std::span<const SurfacePoint> points);
 
 }  // namespace jforge

@@ -14,7 +14,7 @@ namespace {
 
 // Knees tried between the smallest and the largest number of rows.
 constexpr int kCandidates = 600;
-// Timers are no better than this relative error, so that a perfect fit does not beat all others.
+// Relative error of timers, so that a perfect fit does not beat all others.
 constexpr double kNoiseFloor = 1e-4;
 
 struct Line {
@@ -54,7 +54,7 @@ Line fit_line(std::span<const LatencyPoint> points, double knee) {
   if (determinant > 1e-12 * w * wxx) {
     line.slope = (w * wxy - wx * wy) / determinant;
   }
-  // More rows never cost less; a fit that says so is of noise.
+  // More rows never cost less; a negative slope is noise.
   line.slope = std::max(0.0, line.slope);
   line.flat = (wy - line.slope * wx) / w;
   line.squares = sum_of_squares(points, knee, line);
@@ -116,7 +116,7 @@ double RooflineFit::seconds(double rows) const {
 RooflineFit fit_roofline(std::span<const LatencyPoint> points) {
   const std::vector<LatencyPoint> sorted = checked_and_sorted(points);
   const std::size_t count = sorted.size();
-  // Beyond the last point nothing grows; below the first everything does.
+  // A knee at the last point means flat, at 0 linear.
   const Line flat = fit_line(sorted, sorted.back().rows);
   const Line linear = fit_line(sorted, 0);
   RooflineFit fit;
@@ -136,7 +136,8 @@ RooflineFit fit_roofline(std::span<const LatencyPoint> points) {
       chosen = best.line;
       fit.knee = fit.knee_low = fit.knee_high = best.knee;
       const double noise = static_cast<double>(count) * kNoiseFloor * kNoiseFloor;
-      // 95 % quantile of F with 1 and count − 3 degrees of freedom, which the noise is known by.
+      // 95 % quantile of F(1, count − 3), because the noise is estimated with count − 3 degrees of
+      // freedom.
       const auto freedom = static_cast<std::int64_t>(count) - 3;
       const double quantile = student_quantile(freedom) * student_quantile(freedom);
       const double limit =

@@ -1,7 +1,7 @@
 #pragma once
 
-/// The knee of latency against tokens decoded in parallel: up to it further tokens are almost free,
-/// beyond it they cost in proportion.
+/// Finds the knee of latency over tokens decoded in parallel: before it more tokens are almost
+/// free, beyond it they cost in proportion.
 
 #include <cstdint>
 #include <optional>
@@ -9,15 +9,14 @@
 
 namespace jforge {
 
-/// One measured forward pass.
 struct LatencyPoint {
   double rows = 0;     ///< Tokens decoded in parallel.
-  double seconds = 0;  ///< Of one forward pass, > 0.
+  double seconds = 0;  ///< Of the pass, > 0.
 };
 
 enum class RooflineShape : std::uint8_t {
-  flat,    ///< Latency does not depend on the rows measured.
-  linear,  ///< It grows from the first row on.
+  flat,    ///< Latency is constant.
+  linear,  ///< Latency grows from the first row on.
   knee,    ///< Flat, then linear.
 };
 
@@ -25,7 +24,7 @@ enum class RooflineShape : std::uint8_t {
 struct RooflineFit {
   RooflineShape shape = RooflineShape::flat;
   double flat_seconds = 0;
-  double seconds_per_row = 0;      ///< Beyond the knee; 0 where flat.
+  double seconds_per_row = 0;      ///< Beyond the knee; 0 if flat.
   std::optional<double> knee;      ///< Shape `knee` only.
   std::optional<double> knee_low;  ///< 95 % profile interval of the knee.
   std::optional<double> knee_high;
@@ -34,10 +33,10 @@ struct RooflineFit {
   [[nodiscard]] double seconds(double rows) const;
 };
 
-/// Least squares of the relative error over all knees between the smallest and the largest number
-/// of rows; the simplest shape wins that the Bayesian information criterion does not reject. With
-/// fewer than 4 points no knee is sought. Throws DataError for fewer than 2 different numbers of
-/// rows, and for rows or seconds that are not positive and finite.
+/// Fits by least squares of the relative error over all knees between the smallest and the largest
+/// number of rows. Returns the simplest shape that the Bayesian information criterion does not
+/// reject; a knee needs 4 points. Throws DataError for fewer than 2 different numbers of rows, or
+/// if rows or seconds are not positive and finite.
 [[nodiscard]] RooflineFit fit_roofline(std::span<const LatencyPoint> points);
 
 }  // namespace jforge

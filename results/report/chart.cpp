@@ -13,7 +13,7 @@ namespace jforge {
 
 namespace {
 
-// The area that data is drawn in, and the whole with one line of the legend.
+// The area for data, and the whole with a legend of one line.
 constexpr double kLeft = 72;
 constexpr double kRight = 696;
 constexpr double kTop = 44;
@@ -25,7 +25,7 @@ constexpr const char* kInk = "#333333";
 // Okabe–Ito.
 constexpr std::array<const char*, 7> kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                                  "#e69f00", "#56b4e9", "#444444"};
-// Viridis, from low to high: even steps in lightness, so that it reads in grey too.
+// Viridis, whose even lightness steps work in grey, too.
 constexpr std::array<const char*, 9> kHeat = {"#440154", "#472c7a", "#3b518b", "#2c718e", "#21908d",
                                               "#27ad81", "#5cc863", "#aadc32", "#fde725"};
 
@@ -34,7 +34,7 @@ constexpr const char* kDashed = "stroke-width=\"2\" stroke-dasharray=\"6 4\"";
 
 const char* colour_of(std::size_t series) { return kColours[series % kColours.size()]; }
 
-// Maps values to pixels, from `from` to `to`.
+// Maps values to pixels from `from` to `to`.
 struct Axis {
   ChartAxis spec;
   double from = 0;
@@ -50,7 +50,7 @@ struct Axis {
     low = shows(value) ? std::min(low, scaled(value)) : low;
     high = shows(value) ? std::max(high, scaled(value)) : high;
   }
-  // Ends the range, widened at both ends by a share of its length. Any will do for no values.
+  // Ends the range and widens both ends by a share of its length. Without values any range will do.
   void close(double margin) {
     if (low > high) {
       low = 0;
@@ -69,12 +69,12 @@ struct Axis {
     const double place = low + share * (high - low);
     return spec.logarithmic ? std::exp2(place) : place;
   }
-  // On a long logarithmic axis powers of 2, of fractions 1, 2 and 5 times powers of 10; else about
-  // 8 multiples of 1, 2 or 5 times a power of 10.
+  // Returns powers of 2 on a long logarithmic axis (for fractions 1, 2 and 5 times powers of 10),
+  // else about 8 multiples of 1, 2 or 5 times a power of 10.
   [[nodiscard]] std::vector<double> ticks() const {
     const bool powers = spec.logarithmic && high - low > 3;
     const bool decades = powers && low < -1;
-    const double rounded = decades ? 0.11 : 0;  // by 2.15 → 2 and 4.64 → 5
+    const double rounded = decades ? 0.11 : 0;  // rounds 2.15 to 2 and 4.64 to 5
     const double begin = powers ? low + rounded : value_at(0);
     const double end = powers ? high - rounded : value_at(1);
     const double unit = decades ? std::log2(10.0) / 3 : 1;
@@ -107,19 +107,18 @@ std::string svg_rect(double x, double y, double width, double height, const char
       width, height, fill);
 }
 
-// Text upright in the middle of the area's height.
+// Rotated, in the middle of the area's height.
 std::string upright_text(double x, const std::string& text) {
   const double y = (kTop + kBottom) / 2;
   return svg_text(x, y, text, "middle", 12, fmt::format("transform=\"rotate(-90 {} {})\"", x, y));
 }
 
-// Text as large as `width` has room for.
+// As large as `width` permits.
 std::string fitted_text(double x, double y, double width, const std::string& text) {
   const double size = std::clamp(width / text_width(text, 1), 6.0, 12.0);
   return svg_text(x, y, text, "middle", static_cast<int>(size));
 }
 
-// A chart as it is drawn, part by part.
 class Drawing {
  public:
   explicit Drawing(const Chart& chart) : chart_(chart) {
@@ -174,7 +173,7 @@ class Drawing {
   [[nodiscard]] bool groups() const { return !chart_.x.names.empty(); }
   [[nodiscard]] double unit() const { return x_.pixel(1) - x_.pixel(0); }
 
-  // Ticks with their labels, and lines across the area at those of the y axis.
+  // Draws ticks with labels, and grid lines for the y axis.
   void axes() {
     for (const double tick : y_.ticks()) {
       svg_ += svg_line(x_.from, y_.pixel(tick), x_.to, y_.pixel(tick), "#dddddd") +
@@ -209,14 +208,14 @@ class Drawing {
     key.close(0);
     const double width = (x_.to - x_.from) / kCells;
     const double height = (kBottom - kTop) / kCells;
-    // The column behind the last one is the colour key.
+    // The column after the last one is the colour key.
     for (int i = 0; i < kCells * (kCells + 1); ++i) {
       const int row = i / (kCells + 1);
       const int column = i % (kCells + 1);
       const double share = column == kCells ? (row + 0.5) / kCells
                                             : (value(row, column) - key.low) / (key.high - key.low);
       if (std::isfinite(share)) {
-        // Cells are a little larger than their distance, so that no seams show.
+        // Overlapping cells show no seams.
         svg_ += svg_rect(x_.from + width * column + (column == kCells ? 12 : 0),
                          kBottom - height * (row + 1), width + 0.4, height + 0.4,
                          kHeat[static_cast<std::size_t>(0.999 * share * kHeat.size())]);
@@ -242,7 +241,7 @@ class Drawing {
     }
   }
 
-  // Dots or bars with their error bars, bars of a group beside each other.
+  // Draws dots or bars with error bars; bars of a group side by side.
   void points(std::size_t s) {
     const ChartSeries& series = chart_.series[s];
     const double count = groups() ? static_cast<double>(chart_.series.size()) : 1;
@@ -283,7 +282,7 @@ class Drawing {
                      "paint-order=\"stroke\" stroke=\"white\" stroke-width=\"4\"");
   }
 
-  // In as many lines as it needs, of which it returns the last one's height.
+  // Draws as many lines as needed; returns the last one's height.
   double legend() {
     double x = kLeft;
     double y = kHeight - 22;

@@ -1,7 +1,7 @@
 #pragma once
 
-/// Charts as SVG documents: lines, bars with intervals, and functions of two settings as coloured
-/// cells. Colours are told apart by colour-blind readers too.
+/// SVG charts: lines, bars with intervals, and functions of two settings as coloured cells.
+/// Colour-blind readers can tell the colours apart.
 
 #include <functional>
 #include <optional>
@@ -13,8 +13,8 @@ namespace jforge {
 struct ChartAxis {
   std::string label = {};
   bool logarithmic = false;             ///< Values ≤ 0 are left out.
-  bool from_zero = false;               ///< If linear; otherwise the range is that of the data.
-  std::vector<std::string> names = {};  ///< Of an x axis of groups: those at x = 0, 1, …
+  bool from_zero = false;               ///< If linear; otherwise the data's range.
+  std::vector<std::string> names = {};  ///< Group names at x = 0, 1, …; only for an x axis.
 };
 
 struct ChartPoint {
@@ -23,31 +23,31 @@ struct ChartPoint {
   std::string label = {};
 };
 
-/// Points with a coordinate that is not finite are left out.
+/// Points with a non-finite coordinate are left out.
 struct ChartSeries {
   std::string name;
   std::vector<double> x = {};
-  std::vector<double> y = {};    ///< As many as x, as are those below unless they are empty.
+  std::vector<double> y = {};    ///< As many as x, like the others unless empty.
   std::vector<double> low = {};  ///< Interval: error bars of dots and groups.
   std::vector<double> high = {};
-  std::vector<double> raw = {};  ///< What y is smoothed from: a faint line.
+  std::vector<double> raw = {};  ///< Values before smoothing to y: a faint line.
   bool dashed = false;           ///< For fits.
   bool dots = false;             ///< For measurements.
 };
 
-/// Over groups each value is a bar if y begins at 0, else a dot, since cut bars mislead.
+/// Groups show bars if y begins at 0, else dots, because cut bars mislead.
 struct Chart {
   std::string title = {};
   ChartAxis x = {};
   ChartAxis y = {};
   std::vector<ChartSeries> series = {};
   std::optional<ChartPoint> ring = {};  ///< Marks the best point.
-  /// If set: cells coloured by its value. It is asked within the range of the data only.
+  /// If set, colours cells by its value. Called only within the data's range.
   std::function<double(double x, double y)> surface = {};
   std::string surface_label = {};
 };
 
-/// Returns a document 720 wide and 420 high, higher if the legend needs several lines.
+/// Returns a document of 720 × 420, higher if the legend needs several lines.
 [[nodiscard]] std::string render_svg(const Chart& chart);
 
 /// Returns `text` with &, <, > and " as entities.

@@ -19,7 +19,7 @@ namespace jforge {
 
 namespace {
 
-// In the order of their first figures; `measured` are Measured or pointers to them.
+// Ordered by first occurrence. `measured`: Measured or pointers to them.
 template <class Range>
 std::vector<std::string> model_names(const Range& measured) {
   std::vector<std::string> names;
@@ -33,7 +33,7 @@ std::vector<std::string> model_names(const Range& measured) {
   return names;
 }
 
-// What is measured alike: one task, one scorer, the same problems, tokens chosen alike.
+// Comparable figures: one task, one scorer, the same problems, the same sampling.
 struct TaskGroup {
   std::string heading;
   std::string alike;     // group_heading() of each
@@ -41,8 +41,8 @@ struct TaskGroup {
   std::vector<const Measured*> rows;
 };
 
-// "word_problems (number, extract-2), 500 problems, temperature 1": the scorer's parts behind the
-// task's name, and how answers were sampled where they were.
+// Returns "word_problems (number, extract-2), 500 problems, temperature 1": task, scorer's parts
+// after the task's name, problems, and sampling if not greedy.
 std::string group_heading(const Measured& m) {
   std::string rule = json_text(*m.figures, "scorer");
   const std::size_t name = rule.find('/');
@@ -95,7 +95,7 @@ std::vector<const ReportJson*> figures_of(const TaskGroup& group) {
   return figures;
 }
 
-// What is fastest, of each model at each batch size.
+// Names the fastest method of each model at each batch size.
 std::string fastest_lines(const TaskGroup& group) {
   std::string text;
   for (const std::string& model : model_names(group.rows)) {
@@ -119,14 +119,13 @@ std::string fastest_lines(const TaskGroup& group) {
   return text.empty() ? text : text + "\n";
 }
 
-// A table for each batch size, of speeds that were measured by interleaved repeats; empty where
-// there are none.
+// Returns a table per batch size of speeds that interleaved repeats measured; empty without any.
 std::string speed_tables(const TaskGroup& group) {
   std::string text;
   for (const double batch : speed_batches(figures_of(group))) {
     TableCells rows = {{"model", "method", "on", "tokens/s", "95 % interval", "with prefill",
                         "95 % interval", "over AR", "95 % interval"}};
-    // A column where it is not the same for all.
+    // A column only if values differ.
     const bool apart = speed_places(figures_of(group), batch).size() > 1;
     for (const Measured* m : group.rows) {
       if (const ReportJson* const speed = speed_at(*m->figures, batch)) {
@@ -146,7 +145,7 @@ std::string speed_tables(const TaskGroup& group) {
   return text.empty() ? text : text + fastest_lines(group) + speed_remarks(figures_of(group));
 }
 
-// How tokens were chosen is the same in all rows: the heading says it.
+// Omits the sampling, which the heading states for all rows.
 std::string measurement_table(const TaskGroup& group) {
   TableCells rows = {{"model", "method"}};
   std::ranges::transform(kMethodSettings, std::back_inserter(rows[0]), setting_name);
@@ -166,7 +165,7 @@ std::string measurement_table(const TaskGroup& group) {
   return markdown_table(rows, 2);
 }
 
-// Accuracy by each rule of tasks that judge by several; empty when there is none.
+// Accuracy by rule for tasks with several rules; empty without any.
 std::string rules_table(const std::vector<Measured>& all) {
   TableCells rows = {{"task", "model", "method", "rule", "accuracy"}};
   for (const Measured& m : all) {
@@ -186,8 +185,7 @@ std::string rules_table(const std::vector<Measured>& all) {
                    markdown_table(rows, 4) + "\n";
 }
 
-// The task's groups hold figures of different scorers, or of tokens chosen differently: they must
-// not be read side by side untold.
+// Warns if a task has figures of different scorers or samplings, which must not be compared.
 std::string comparison_warnings(const std::vector<Measured>& all) {
   std::map<std::string, std::set<std::string>> scorers;
   std::map<std::string, std::set<std::string>> samplings;
@@ -214,8 +212,7 @@ std::string comparison_warnings(const std::vector<Measured>& all) {
   return text;
 }
 
-// "jacobi.block_size=8" in words that a label can be broken between.
-// "gsm8k jacobi block_size=16 blocks=2": words for the lines of a group's label.
+// "gsm8k jacobi block_size=16 blocks=2": words that a label can be broken between.
 std::string group_of(const Measured& m) {
   std::string method = m.method;
   std::ranges::replace(method, ',', ' ');
@@ -223,7 +220,7 @@ std::string group_of(const Measured& m) {
   return m.task + " " + (settings == std::string::npos ? method : method.replace(settings, 1, " "));
 }
 
-// Groups are task × method, series are models, so that before and after stand side by side.
+// Groups are task × method, series are models, so that before and after are side by side.
 Chart bars(const std::vector<Measured>& all, const std::string& title, const ChartAxis& y,
            bool with_reference, double factor, const std::string& key) {
   Chart chart{.title = title, .y = y};
@@ -248,7 +245,7 @@ Chart bars(const std::vector<Measured>& all, const std::string& title, const Cha
   return chart;
 }
 
-// The method that needs the fewest forward passes, of one model and task.
+// Returns the method of a model and task with the highest TPF.
 const Measured* fastest(const std::vector<Measured>& all, const std::string& model,
                         const std::string& task) {
   const Measured* best = nullptr;
@@ -261,7 +258,7 @@ const Measured* fastest(const std::vector<Measured>& all, const std::string& mod
   return best;
 }
 
-// At batch 1, where decoding several tokens at once pays most.
+// At batch 1, where decoding several tokens at once gains most.
 void write_speed_figure(ReportWriter& report, const std::vector<Measured>& all) {
   std::vector<Measured> speeds;
   for (const Measured& m : all) {
@@ -279,7 +276,7 @@ void write_speed_figure(ReportWriter& report, const std::vector<Measured>& all) 
                                 true, 1, "tokens_per_second")));
 }
 
-// What each way of training trades: one line for each model and task.
+// Compares ways of training: one line per model and task.
 void write_ablation(ReportWriter& report, const std::vector<Measured>& all) {
   const std::vector<std::string> models = model_names(all);
   const auto trained = std::ranges::count_if(models, [](const auto& m) { return m != kBaseModel; });

@@ -1,7 +1,7 @@
 #pragma once
 
-/// The report's part on evaluation/summary.json: the speed table, what trained models trade, and
-/// how it was measured.
+/// The report's section on evaluation/summary.json: speeds, training trade-offs, and measurement
+/// settings.
 
 #include <string>
 #include <vector>
@@ -10,11 +10,11 @@
 
 namespace jforge {
 
-/// Name of the untrained model in summaries, whose greedy decoding is the reference of speed-ups.
+/// The untrained model in summaries. Its greedy decoding is the reference of speed-ups.
 inline constexpr const char* kBaseModel = "base";
 inline constexpr const char* kReferenceMethod = "ar";
 
-/// What one method did on one task. `figures` lives as long as the summary.
+/// Results of a method on a task. `figures` points into the summary.
 struct Measured {
   std::string task;
   std::string model;
@@ -24,12 +24,12 @@ struct Measured {
   [[nodiscard]] double number(const char* key) const { return json_number(*figures, key); }
 };
 
-/// All figures of an evaluation's or a sweep's summary.json, grouped by task; within it in the
-/// order of the file. Throws DataError when "models" is not as documented.
+/// Returns all figures of an evaluation's or a sweep's summary.json, grouped by task, otherwise in
+/// the file's order. Throws DataError if "models" is malformed.
 [[nodiscard]] std::vector<Measured> all_figures(const ReportJson& summary);
 
-/// Writes the section; returns its tables of accuracy and speed. Nothing when `summary` holds no
-/// model. Throws DataError when "models" is not as documented.
+/// Writes the section and returns its tables of accuracy and speed; nothing if `summary` has no
+/// model. Throws DataError if "models" is malformed.
 std::string write_evaluation_section(ReportWriter& report, const ReportJson& summary);
 
 }  // namespace jforge

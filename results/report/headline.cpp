@@ -20,7 +20,7 @@ const ReportJson* member(const ReportJson* object, const std::string& key) {
   return found == object->end() ? nullptr : &*found;
 }
 
-/// The method with the most tokens per forward; nothing if greedy decoding alone was measured.
+/// Returns the method with the highest TPF; nothing if only greedy decoding was measured.
 std::string best_method(const ReportJson& methods) {
   std::string best;
   double most = -1;

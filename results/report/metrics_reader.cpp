@@ -67,7 +67,7 @@ std::map<std::int32_t, std::vector<MetricsRow>> read_metrics(
       begin = end + 1;
     }
     if (!made.empty()) {
-      // What came after the checkpoint that this attempt went on from is in no model.
+      // Later steps of earlier attempts are in no model.
       kept.erase(kept.lower_bound(made.begin()->first), kept.end());
       kept.merge(made);
     }

@@ -9,7 +9,7 @@ namespace jforge {
 
 std::string recorded_setting(const ReportJson& figures, const std::string& key) {
   const auto found = figures.find(key);
-  // A seed has more digits than a real number keeps.
+  // A seed has more digits than a double.
   return found != figures.end() && found->is_number_integer() ? found->dump()
          : found != figures.end() && found->is_number()       ? shown(found->get<double>(), "{}")
                                                               : json_text(figures, key);

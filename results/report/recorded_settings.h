@@ -1,6 +1,6 @@
 #pragma once
 
-/// How a method's figures were made, as summary.json records it beside them.
+/// Settings of a method's figures, as recorded with them in summary.json.
 
 #include <array>
 #include <string>
@@ -11,12 +11,12 @@
 
 namespace jforge {
 
-/// Keys of a method's own settings, in the order in which reports show them.
+/// A method's own settings, in the order of reports.
 inline constexpr std::array kMethodSettings = {
     "block_size", "window",       "blocks",           "spawn_ratio",     "verification_size",
     "ngram_pool", "match_length", "lookahead_window", "lookahead_ngram", "lookahead_guesses",
     "variant",    "seed",         "max_new_tokens",   "decode_weights"};
-/// Keys that say how tokens are chosen and how often, each with the value that has no effect.
+/// Settings of sampling, with their neutral values.
 inline constexpr std::array<std::pair<const char*, const char*>, 5> kSamplingSettings = {
     {{"temperature", "0"},
      {"top_p", "1"},
@@ -24,15 +24,15 @@ inline constexpr std::array<std::pair<const char*, const char*>, 5> kSamplingSet
      {"repetition_penalty", "1"},
      {"samples_per_problem", "1"}}};
 
-/// "64", "0.85", "running": what `figures` record under the key; "–" where they record nothing.
+/// Returns the value that `figures` record under `key` ("64", "0.85", "running"), or "–".
 [[nodiscard]] std::string recorded_setting(const ReportJson& figures, const std::string& key);
-/// "spawn ratio": a key as a table's head or a sentence has it.
+/// Returns a key as displayed: "spawn ratio".
 [[nodiscard]] std::string setting_name(std::string key);
-/// "temperature 1, top p 0.9, samples per problem 3": how tokens were chosen, as far as it is not
-/// one of the keys in `but` and has an effect; empty for one greedy answer to each problem.
+/// Returns "temperature 1, top p 0.9, samples per problem 3": sampling settings that have an
+/// effect, except the keys in `but`; empty for one greedy answer per problem.
 [[nodiscard]] std::string sampling_text(const ReportJson& figures,
                                         const std::vector<std::string>& but = {});
-/// "temperature – → 1, max_new_tokens 24 → 1": the settings that differ; empty where none does.
+/// Returns differing settings, "temperature – → 1, max_new_tokens 24 → 1"; empty if there are none.
 [[nodiscard]] std::string differing_settings(const ReportJson& first, const ReportJson& second);
 
 }  // namespace jforge

@@ -1,24 +1,22 @@
 #pragma once
 
-/// The report of a run: report.md with tables and SVG figures, from what the run directory holds.
-/// Writes `report.md`, `figures/*.svg`, and a `results.csv` beside each summary.json.
+/// The report of a run: report.md, figures/*.svg, and a results.csv beside each summary.json.
 
 #include <filesystem>
 #include <string>
 
 namespace jforge {
 
-/// A report's main tables as plain text, with their headings; empty where there are none.
+/// The main tables as plain text with headings; empty if absent.
 struct ReportTables {
-  std::string evaluation;  ///< Accuracy, TPF and speed of each model, task and method.
-  std::string sweep;       ///< The same of each setting of a sweep.
+  std::string evaluation;  ///< Accuracy, TPF and speed by model, task and method.
+  std::string sweep;       ///< The same by setting of a sweep.
 };
 
-/// Builds the report from `run_directory`: evaluation/summary.json (accuracy, TPF and speed,
-/// ablation, how it was measured), sweep/sweep.json (settings, surface, roofline), metrics files
-/// (losses), round-R/generation.json, prompts_import.json and run.json, each if present; what is
-/// not there is listed at the end. Throws DataError for a file that is there but garbled,
-/// EnvironmentError when the report cannot be written.
+/// Writes the report from the files of `run_directory` that exist: evaluation/summary.json,
+/// sweep/sweep.json, metrics files, round-R/generation.json, prompts_import.json and run.json.
+/// Lists missing parts at the end. Throws DataError for a damaged file, EnvironmentError if the
+/// report cannot be written.
 ReportTables write_report(const std::filesystem::path& run_directory);
 
 }  // namespace jforge

@@ -16,14 +16,14 @@ namespace jforge {
 
 namespace {
 
-// Not a further byte of a character in UTF-8.
+// Not a continuation byte of UTF-8.
 bool begins_letter(char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }
 
 std::size_t letters(const std::string& text) {
   return static_cast<std::size_t>(std::ranges::count_if(text, begins_letter));
 }
 
-// "| " before a cell and " " behind it.
+// "| " before a cell and " " after it.
 constexpr std::size_t kCellFrame = 3;
 
 bool holds_something(const TableCells& rows, std::size_t column) {
@@ -33,8 +33,7 @@ bool holds_something(const TableCells& rows, std::size_t column) {
          });
 }
 
-// Blanks for what a terminal would take for commands: control characters of ASCII, and U+0080 to
-// U+009F.
+// Blanks characters that control a terminal: ASCII's, and U+0080 to U+009F.
 void blank_controls(std::string& text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
@@ -47,7 +46,7 @@ void blank_controls(std::string& text) {
   }
 }
 
-// What a cell holds as it stands between two bars.
+// Escapes cells for a table.
 TableCells escaped(TableCells rows) {
   for (auto& row : rows) {
     for (std::string& cell : row) {
@@ -90,7 +89,7 @@ std::string markdown_table(const TableCells& cells, std::size_t keys) {
     }
   }
   std::vector<std::size_t> key_columns;
-  std::size_t key_width = 1;  // the bar behind the last column
+  std::size_t key_width = 1;  // the bar after the last column
   for (std::size_t i = 0; i < std::min(keys, widths.size()); ++i) {
     key_columns.push_back(i);
     key_width += widths[i] + kCellFrame;
@@ -120,7 +119,7 @@ std::string clipped(const std::string& text, std::size_t width) {
   }
   std::size_t end = 0;
   for (std::size_t shown = 0; shown < width; ++end) {
-    shown += begins_letter(text[end]) ? 1U : 0U;  // this character and the "…" behind those before
+    shown += begins_letter(text[end]) ? 1U : 0U;  // this character and the "…" before it
   }
   --end;
   return text.substr(0, end) + "…";

@@ -1,7 +1,5 @@
 #pragma once
 
-/// Text and JSON helpers of the report's parts.
-
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -14,43 +12,41 @@ using ReportJson = nlohmann::ordered_json;
 /// Rows of cells; the first row is the head.
 using TableCells = std::vector<std::vector<std::string>>;
 
-/// Characters that a line of a table may take, so that a terminal shows it whole.
+/// Maximum width of a table in characters, so that a terminal shows it whole.
 inline constexpr std::size_t kTableWidth = 100;
 
-/// A Markdown table whose columns line up, so that it reads well as plain text too; a cell may hold
-/// any text: bars are escaped, and line breaks become spaces. The first
-/// `keys` columns say what a row is about. Of the others those that hold nothing ("–" or no text in
-/// every row) are left out; where a line would be wider than kTableWidth the table is cut into
-/// several, an empty line between them, each of which begins with the keys. Throws InternalError
-/// when a row has not the head's number of cells.
+/// Returns a Markdown table with aligned columns. Escapes bars in cells and turns line breaks into
+/// spaces. The first `keys` columns identify a row. Other columns are left out if all their cells
+/// are "–" or empty. A table wider than kTableWidth is split into several that repeat the keys.
+/// Throws InternalError if rows differ in their number of cells.
 [[nodiscard]] std::string markdown_table(const TableCells& cells, std::size_t keys = 1);
-/// `text`, cut to `width` characters of which the last is then "…".
+/// Returns `text` cut to `width` characters, ending in "…" if it was longer.
 [[nodiscard]] std::string clipped(const std::string& text, std::size_t width);
 
-/// The file as JSON, nothing when it is not there. Throws DataError naming the file when it is no
-/// JSON object.
+/// Returns the file's JSON object, or nothing if the file is missing. Throws DataError naming the
+/// file if it holds none.
 [[nodiscard]] std::optional<ReportJson> read_json_object(const std::filesystem::path& path);
-/// The number under `key`, NaN when there is none.
+/// Returns the number under `key`, or NaN.
 [[nodiscard]] double json_number(const ReportJson& object, const std::string& key);
-/// The text under `key`, else "–".
+/// Returns the text under `key`, or "–".
 [[nodiscard]] std::string json_text(const ReportJson& object, const std::string& key);
-/// `value` in fmt's `format`, "–" when it is not finite.
+/// Formats `value` with fmt's `format`; "–" if it is not finite.
 [[nodiscard]] std::string shown(double value, const char* format);
-/// "98.0–99.4 %": "accuracy_low" and "accuracy_high" of figures as in summary.json; "–" without.
+/// Returns "98.0–99.4 %" from accuracy_low and accuracy_high in `figures`, or "–".
 [[nodiscard]] std::string accuracy_interval(const ReportJson& figures);
-/// "4.93–5.08": KEY_low and KEY_high, each in fmt's `format`; "–" without.
+/// Returns "4.93–5.08" from KEY_low and KEY_high, each in fmt's `format`, or "–".
 [[nodiscard]] std::string interval_text(const ReportJson& figures, const std::string& key,
                                         const char* format);
-/// For names of figures: letters and digits stay, all else becomes "_".
+/// Replaces all but letters and digits by "_", for names of figures.
 [[nodiscard]] std::string file_name_of(const std::string& name);
 
-/// report.md being written, and its figures.
+/// The report.md being written, and its figures.
 struct ReportWriter {
   std::filesystem::path directory;
   std::string text = {};
-  std::vector<std::string> missing = {};  ///< What this run does not hold, for the last section.
+  std::vector<std::string> missing = {};  ///< Absent parts, for the last section.
 
-  /// Publishes figures/NAME.svg and shows it.
+  /// Publishes figures/NAME.svg and includes it.
   void figure(const std::string& name, const std::string& caption, const std::string& svg);
 };
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kLineEnd = "\r\n";
 
-/// Quoted as Python's csv module does by default: only if it has to be.
+/// Quotes only if necessary, like Python's csv module.
 std::string csv_cell(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == std::string::npos) {
     return text;
@@ -33,7 +33,7 @@ std::string cell_of(const ReportJson& value) {
 
 std::string results_csv(const ReportJson& summary) {
   const std::vector<Measured> rows = all_figures(summary);
-  std::vector<ReportJson> figures;  // Of each row, by path: "/speed/0/speed_up".
+  std::vector<ReportJson> figures;  // By path, such as "/speed/0/speed_up", for each row.
   std::vector<std::string> columns;
   for (const Measured& row : rows) {
     figures.push_back(row.figures->flatten());
@@ -46,7 +46,7 @@ std::string results_csv(const ReportJson& summary) {
   std::string text = "model,task,method";
   for (std::string name : columns) {
     std::ranges::replace(name, '/', '.');
-    // "method" is a figure, too: the method without its settings.
+    // "method" is also a figure: the method without settings.
     text += "," + csv_cell(name == ".method" ? "method_name" : name.substr(1));
   }
   text += kLineEnd;

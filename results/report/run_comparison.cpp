@@ -25,31 +25,30 @@ namespace jforge {
 namespace {
 
 constexpr std::size_t kMostFlips = 20;
-// Of flipped verdicts, so that a line of them stays within a table's width.
+// Column widths of flipped verdicts, so that a line fits kTableWidth.
 constexpr std::size_t kVerdictWidth = 20;
 constexpr std::size_t kAnswerWidth = 14;
 
-// What one completion of a problem came to.
 struct Sample {
   double index = 0;  // in the benchmark
   std::string id;
   std::string verdict;
   std::string answer;
   std::string reason;
-  double tokens = 0;  // NaN where it is not recorded
+  double tokens = 0;  // NaN if not recorded
   double forwards = 0;
 };
 // Equal on both sides for the same question.
 struct SampleKey {
   std::string problem;      // its hash
-  std::int64_t repeat = 0;  // of a problem that the benchmark has several times, its how many-th
+  std::int64_t repeat = 0;  // counts equal problems of a benchmark
   std::int64_t sample = 0;
   auto operator<=>(const SampleKey&) const = default;
 };
 using Samples = std::map<SampleKey, Sample>;
 
 struct Side {
-  std::filesystem::path directory;  // the evaluation's; empty when nothing was evaluated
+  std::filesystem::path directory;  // of the evaluation; empty if nothing was evaluated
   ReportJson models = ReportJson::object();
 };
 
@@ -78,7 +77,7 @@ Sample read_sample(const ReportJson& json) {
           json_number(json, "forwards")};
 }
 
-// The samples of one method; empty when their file is not there.
+// Returns a method's samples; empty if the file is missing.
 Samples read_samples(const Side& side, const std::string& model, const std::string& task,
                      const std::string& method) {
   const std::filesystem::path path =
@@ -139,14 +138,14 @@ std::string configuration_section(const ComparedRun& first, const ComparedRun& s
   if (table.find('\n') <= kTableWidth) {
     return table + "\n";
   }
-  std::string text;  // paths and lists, which nobody wants cut
+  std::string text;  // paths and lists, which must not be cut
   for (std::size_t i = 1; i < rows.size(); ++i) {
     text += fmt::format("- {}\n  - A: {}\n  - B: {}\n", rows[i][0], rows[i][1], rows[i][2]);
   }
   return text + "\n";
 }
 
-// Names that stand for the same model on both sides.
+// Pairs the names that denote the same model.
 std::vector<std::pair<std::string, std::string>> paired_models(const Side& first,
                                                                const Side& second) {
   std::vector<std::pair<std::string, std::string>> pairs;
@@ -170,7 +169,6 @@ std::vector<std::pair<std::string, std::string>> paired_models(const Side& first
   return pairs;
 }
 
-// One model, task and method that both sides have.
 struct Pair {
   std::string first_model;
   std::string second_model;
@@ -203,7 +201,7 @@ std::vector<Pair> shared_figures(const Side& first, const Side& second) {
   return pairs;
 }
 
-// What one side has and the other does not: a line each.
+// Returns a line for each result that only `side` has.
 std::string left_over(const Side& side, const std::vector<Pair>& pairs, bool is_first,
                       const char* letter) {
   std::string text;
@@ -228,9 +226,9 @@ struct Flip {
   const Sample* second;
 };
 
-// One side's, of the samples that both have.
+// One side's figures over the common samples.
 struct CommonFigures {
-  std::vector<double> solved;  // of each problem the share of its samples
+  std::vector<double> solved;  // share of each problem's samples
   double tokens = 0;           // Σ (tokens − 1) over the samples
   double forwards = 0;
 
@@ -262,7 +260,7 @@ PairedVerdicts pair_verdicts(const Samples& first, const Samples& second) {
     if (other == second.end()) {
       continue;
     }
-    // A problem's samples follow each other.
+    // A problem's samples are consecutive.
     if (problem == nullptr || problem->problem != key.problem || problem->repeat != key.repeat) {
       problem = &key;
       samples.push_back(0);
@@ -298,7 +296,7 @@ std::vector<std::string> figures_row(const Pair& pair, const PairedVerdicts& ver
   double first_tpf = json_number(*pair.first, "tpf");
   double second_tpf = json_number(*pair.second, "tpf");
   if (verdicts.comparison && verdicts.uncommon > 0) {
-    // Two sets of problems do not compare: what both have does.
+    // Only common problems can be compared.
     first_accuracy = verdicts.first.accuracy();
     second_accuracy = verdicts.second.accuracy();
     first_tpf = verdicts.first.tokens / verdicts.first.forwards;
@@ -317,7 +315,7 @@ std::vector<std::string> figures_row(const Pair& pair, const PairedVerdicts& ver
   }
   row.push_back(both(first_tpf, second_tpf, "{:.2f}"));
   row.push_back(shown(second_tpf / first_tpf, "{:.2f}×"));
-  // Speeds of two runs were measured apart; what each gains over its AR can be set side by side.
+  // Speeds of two runs were measured at different times, so compare their gains over AR.
   const auto gain = [](const ReportJson& figures) {
     return with_interval(speed_at(figures, 1), "speed_up", "{:.2f}", "×");
   };
@@ -326,7 +324,7 @@ std::vector<std::string> figures_row(const Pair& pair, const PairedVerdicts& ver
   return row;
 }
 
-// Accuracy by each rule of tasks that judge by several.
+// Accuracy by rule for tasks with several rules.
 std::string rules_note(const Pair& pair) {
   const auto first = pair.first->find("rule_accuracy");
   const auto second = pair.second->find("rule_accuracy");
@@ -390,7 +388,7 @@ std::string flips_section(const Pair& pair, const PairedVerdicts& verdicts) {
   }
   for (auto& row : rows) {
     for (std::string& cell : row) {
-      std::ranges::replace(cell, '|', '/');  // Escaped it would be wider than it was clipped to.
+      std::ranges::replace(cell, '|', '/');  // Escaped it would exceed its clipped width.
     }
   }
   text += markdown_table(rows, rows[0].size());

@@ -12,7 +12,7 @@ namespace jforge {
 
 namespace {
 
-// Elements that are no objects, as a summary of another version may have, are no speeds.
+// Ignores elements that are not objects, which another version's summary may have.
 std::vector<const ReportJson*> speeds_of(const ReportJson& figures) {
   std::vector<const ReportJson*> speeds;
   const auto found = figures.find("speed");
@@ -37,7 +37,6 @@ Interval interval_of(const ReportJson& speed, const std::string& key) {
           json_number(speed, key + "_high")};
 }
 
-// A method's speed as it is compared.
 struct Contender {
   int index = 0;
   std::string name;
@@ -52,7 +51,7 @@ std::vector<Contender> contenders(const std::vector<NamedFigures>& methods, doub
   std::vector<const ReportJson*> figures;
   std::ranges::transform(methods, std::back_inserter(figures), &NamedFigures::figures);
   if (baseline == nullptr && speed_places(figures, batch_prompts).size() > 1) {
-    return found;  // Each has a machine of its own, so to speak.
+    return found;  // Different machines do not compare.
   }
   for (std::size_t i = 0; i < methods.size(); ++i) {
     const ReportJson* const speed = speed_at(*methods[i].figures, batch_prompts);
@@ -72,7 +71,6 @@ std::vector<Contender> contenders(const std::vector<NamedFigures>& methods, doub
 
 const ReportJson* speed_at(const ReportJson& figures, double batch_prompts) {
   for (const ReportJson* speed : speeds_of(figures)) {
-    // Both are whole numbers.
     if (std::abs(json_number(*speed, "batch_prompts") - batch_prompts) < 0.5) {
       return speed;
     }
@@ -143,7 +141,7 @@ std::string fastest_by_clock(const NamedFigures& baseline, const std::vector<Nam
                ? fmt::format("{}; the next is {}", *against, described)
                : fmt::format("{}; not told apart from it: {}", *against, fmt::join(close, "; "));
   }
-  // If the interval holds 1, neither is the faster one.
+  // If the interval holds 1, neither is faster.
   std::string text =
       against != nullptr && best.value.low <= 1
           ? fmt::format("{} and {} cannot be told apart: {}", *against, best.name, best.shown)

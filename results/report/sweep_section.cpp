@@ -21,21 +21,21 @@ namespace jforge {
 namespace {
 
 constexpr const char* kSpeed = "tokens_per_second";
-// Where decoding several tokens at once pays most: what curves and surfaces show.
+// Batch size of curves and surfaces, at which decoding several tokens at once gains most.
 constexpr double kBatch = 1;
 constexpr const char* kFurtherTasks = "further_tasks";
 constexpr const char* kBlockSize = "block_size";
 constexpr int kCurveSteps = 120;
-// More lines than colours cannot be told apart.
+// As many as there are colours.
 constexpr std::size_t kMaxLines = 7;
-// Third over first quartile of a latency, from which it says more of other work than of the pass.
+// Third over first quartile of a latency; above it, other work dominates the measurement.
 constexpr double kUnsteady = 1.5;
 
 [[noreturn]] void refuse(const std::string& what) {
   throw DataError("sweep/sweep.json: " + what + "; sweep again");
 }
 
-// One task's sweep, with names and places of keys settled.
+// A task's sweep, with its keys resolved.
 struct Sweep {
   std::string model;
   std::string task;
@@ -55,7 +55,7 @@ struct Sweep {
     }
     return values;
   }
-  // Of all points, then the baseline's if there is one.
+  // All points', and the baseline's if there is one.
   [[nodiscard]] std::vector<const ReportJson*> all_figures() const {
     std::vector<const ReportJson*> figures = points;
     if (baseline.is_object()) {
@@ -100,7 +100,7 @@ std::string setting_text(const std::vector<std::string>& keys, const std::vector
   return text;
 }
 
-// A setting's tokens per second at batch 1 by interleaved repeats, with its interval.
+// Interleaved tokens per second of a setting at batch 1, with its interval.
 struct PointSpeed {
   SurfacePoint point;
   double low = 0;
@@ -120,7 +120,7 @@ std::vector<PointSpeed> measured_speeds(const Sweep& sweep) {
   return speeds;
 }
 
-// A row's names: the settings, or for the baseline "AR" and those that decide its tokens too.
+// Names a row: its settings, or "AR" with the settings that decide its tokens, too.
 std::vector<std::string> row_names(const Sweep& sweep, const ReportJson& figures) {
   std::vector<std::string> names;
   if (&figures != &sweep.baseline) {
@@ -138,7 +138,7 @@ std::vector<std::string> row_names(const Sweep& sweep, const ReportJson& figures
   return names;
 }
 
-// All settings and the baseline, the fastest at the smallest batch first.
+// Returns all settings and the baseline, fastest at the smallest batch first.
 std::string settings_table(const Sweep& sweep) {
   std::vector<const ReportJson*> sorted = sweep.all_figures();
   const std::vector<double> batches = speed_batches(sorted);
@@ -175,7 +175,7 @@ std::string settings_table(const Sweep& sweep) {
          "brackets: 95 % intervals.\n";
 }
 
-// What is fastest at each batch size, and what makes speeds doubtful.
+// Names the fastest setting per batch size, and doubts about speeds.
 std::string fastest_settings(const Sweep& sweep) {
   const NamedFigures baseline{"AR", sweep.baseline.is_object() ? &sweep.baseline : nullptr};
   std::vector<NamedFigures> settings;
@@ -196,7 +196,7 @@ const SurfacePoint& fastest_point(const std::vector<PointSpeed>& speeds) {
   return std::ranges::max_element(speeds, {}, value)->point;
 }
 
-// The measured speeds over the one key that varies, the fitted curve if there is one, and AR.
+// Measured speeds over the one key that varies, the fitted curve if any, and AR.
 Chart speed_curve(const Sweep& sweep, const std::vector<PointSpeed>& speeds, std::size_t key,
                   const std::optional<PolynomialSurface>& surface) {
   const SurfacePoint& fastest = fastest_point(speeds);
@@ -235,7 +235,7 @@ Chart speed_curve(const Sweep& sweep, const std::vector<PointSpeed>& speeds, std
   return chart;
 }
 
-// The surface over two keys, all others as in the fastest setting, and the settings in this plane.
+// The surface over two keys at the fastest setting's other keys, and the settings in that plane.
 Chart speed_surface(const Sweep& sweep, const std::vector<PointSpeed>& speeds, std::size_t first,
                     std::size_t second, const PolynomialSurface& surface) {
   const SurfacePoint& fastest = fastest_point(speeds);
@@ -304,9 +304,9 @@ void write_speed_figure(ReportWriter& report, const Sweep& sweep,
   }
 }
 
-// Returns the table and what is fastest.
+// Returns the table and the fastest settings.
 std::string write_one_sweep(ReportWriter& report, const Sweep& sweep) {
-  // The last point has the highest temperature: of greedy ones nothing else is recorded.
+  // The last point has the highest temperature, and greedy points record no other sampling.
   const std::string sampling = sampling_text(*sweep.points.back(), sweep.keys);
   std::string tables = fmt::format(
       "### {}, {}{}{}{}\n\n{}\n{}", sweep.name(), sweep.model,
@@ -323,7 +323,7 @@ std::string write_one_sweep(ReportWriter& report, const Sweep& sweep) {
   return tables;
 }
 
-// TPF over block size, a line for each task, method and setting of the other keys.
+// Draws TPF over block size, a line per task, method and setting of the other keys.
 void write_block_size_figure(ReportWriter& report, const std::vector<Sweep>& sweeps) {
   Chart chart{.title = "Tokens per forward pass over block size",
               .x = {"block size", true},

@@ -1,7 +1,7 @@
 #pragma once
 
-/// The report's part on sweep/sweep.json: every measured setting, the surface through them, and the
-/// roofline with its knee.
+/// The report's section on sweep/sweep.json: measured settings, the surface through them, the
+/// roofline.
 
 #include <string>
 
@@ -11,9 +11,9 @@ namespace jforge {
 
 /// `sweep`: {"model", "task", "method", "keys", "baseline", "points": [{"settings", figures …}],
 /// "further_tasks": [such objects], "roofline": [{"rows", "seconds", "seconds_low",
-/// "seconds_high"}]}, the last two optional (results/README.md). What is absent is named in
-/// `report.missing`. Returns each task's settings, sorted by tokens per second, and what is
-/// fastest. Throws DataError when a part that is there is not as documented.
+/// "seconds_high"}]}, the last two optional (results/README.md). Names absent parts in
+/// `report.missing`. Returns each task's settings by tokens per second, and the fastest. Throws
+/// DataError if a part is malformed.
 std::string write_sweep_section(ReportWriter& report, const ReportJson& sweep);
 
 }  // namespace jforge

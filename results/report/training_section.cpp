@@ -13,20 +13,19 @@ namespace jforge {
 
 namespace {
 
-// The round of `jforge pretrain` and `jforge finetune`, which have no teacher: their metrics record
-// 0 as the consistency loss.
+// Round of `jforge pretrain` and `jforge finetune`, which record a consistency loss of 0.
 constexpr std::int32_t kOrdinaryTraining = 0;
 
 using Rounds = std::map<std::int32_t, std::vector<MetricsRow>>;
 
-/// A figure of the training over all rounds.
+/// A curve over all rounds.
 struct Curve {
   const char* key;
   const char* figure;
   const char* title;
   ChartAxis y;
   double factor = 1;
-  bool loss = true;  ///< Otherwise measured from time to time: not smoothed, a dot at each value.
+  bool loss = true;  ///< Otherwise measured at intervals: not smoothed, with dots.
 };
 
 const std::array<Curve, 4> kCurves = {
@@ -60,7 +59,7 @@ std::vector<double> column(const std::vector<MetricsRow>& steps, const char* key
   return values;
 }
 
-// Exponential moving average over about a tenth of the values, without those not finite.
+// Exponential moving average over a tenth of the values, without non-finite ones.
 std::vector<double> smoothed(const std::vector<double>& values) {
   const double share = 2 / (std::max(1.0, static_cast<double>(values.size()) / 10) + 1);
   double sum = 0;
@@ -131,7 +130,7 @@ void write_training_section(ReportWriter& report, const Rounds& rounds) {
 
 namespace {
 
-/// What cleaning left out in each round that it was asked for in.
+/// Writes what cleaning left out in each round that asked for it.
 void write_cleaning(ReportWriter& report, const std::filesystem::path& run_directory) {
   TableCells rows;
   for (int round = 1;

@@ -1,6 +1,6 @@
 #pragma once
 
-/// The report's parts on what a run trained on and how: losses, trajectories, prompts.
+/// The report's sections on training: losses, trajectories, prompts.
 
 #include <cstdint>
 #include <map>
@@ -13,9 +13,9 @@ namespace jforge {
 
 void write_training_section(ReportWriter& report,
                             const std::map<std::int32_t, std::vector<MetricsRow>>& rounds);
-/// round-R/generation.json of every round. Throws DataError for a garbled one.
+/// Reads round-R/generation.json of every round. Throws DataError if one is damaged.
 void write_trajectories_section(ReportWriter& report, const std::filesystem::path& run_directory);
-/// prompts_import.json
+/// `import`: prompts_import.json.
 void write_prompts_section(ReportWriter& report, const ReportJson& import);
 
 }  // namespace jforge
