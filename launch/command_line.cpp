@@ -33,7 +33,6 @@ constexpr const char* kOfOneProcess = "Commands of one process";
 constexpr const char* kArtefacts =
     "Prompt store, trajectories, checkpoint, model, evaluation or run directory";
 
-// The closure owns the options, so that they outlive the parser.
 template <class Options>
 void run_single(CommandLine& line, std::shared_ptr<Options> options,
                 ExitCode (*command)(const Options&)) {
@@ -54,13 +53,13 @@ void run_distributed(CLI::App& sub, CommandLine& line, std::shared_ptr<Options> 
   });
 }
 
-// Restricts the value to `words`, which become its type name (shell/command_description.h).
+// `words` become the option's type name (shell/command_description.h).
 CLI::Option* one_of(CLI::Option* option, const std::vector<std::string>& words) {
   return option->check(CLI::IsMember(words).description(""))
       ->type_name(fmt::format("{}", fmt::join(words, "|")));
 }
 
-// CLI11's own check prints a bound of 309 digits and accepts numbers beyond the option's type.
+// CLI11's check prints a bound of 309 digits and accepts numbers beyond the option's type.
 CLI::Validator positive_number() {
   return {[](const std::string& text) {
             std::int32_t value = 0;
@@ -87,7 +86,7 @@ CLI::Validator seed_number() {
           "UINT"};
 }
 
-// The configuration defines words and values; without the option `value` stays "auto".
+// Words and values are the configuration's; without the option `value` stays "auto".
 template <class Enum, std::size_t N>
 void add_choice(CLI::App& sub, const char* option, Enum& value, const EnumName<Enum> (&table)[N],
                 const char* help) {
@@ -118,7 +117,6 @@ void add_settings(CLI::App& sub, std::vector<std::string>& settings) {
       ->allow_extra_args(false);
 }
 
-// Adds an option for each sampling setting of the method.
 void add_sampling(CLI::App& sub, std::vector<std::string>& settings) {
   for (const auto& [option, key] :
        {std::pair("--temperature", "temperature"), std::pair("--top-p", "top_p"),
@@ -133,7 +131,7 @@ void add_sampling(CLI::App& sub, std::vector<std::string>& settings) {
   }
 }
 
-// The default is the command's; a given value becomes a setting of the method.
+// The default is the command's; a given value is a setting of the method.
 void add_block_size(CLI::App& sub, std::int32_t& block_size, std::vector<std::string>& settings) {
   sub.add_option_function<std::int32_t>(
          "--block-size",
@@ -188,7 +186,7 @@ void add_job(CLI::App& app, CommandLine& line, const char* name, const char* hel
       ->needs(dry_run);
   const std::string_view of = name;
   if (of != "pretrain" && of != "finetune") {
-    std::map<std::string, std::string> names;  // In lower case, like other words.
+    std::map<std::string, std::string> names;
     std::vector<std::string> words;
     for (const KnownDevice& device : kKnownDevices) {
       std::string word(device.name);
@@ -252,7 +250,7 @@ void add_evaluate(CLI::App& app, CommandLine& line) {
       ->type_name("TASK")
       ->delimiter(',')
       ->allow_extra_args(false);
-  // Unknown names are rejected later, together with the configuration's.
+  // Unknown names are rejected with the configuration's.
   sub->add_option("--methods", options->methods, "Decoding methods, separated by commas")
       ->type_name(fmt::format("{}", fmt::join(decoding_method_names(), "|")))
       ->delimiter(',')
@@ -519,7 +517,7 @@ void add_shell(CLI::App& app, CommandLine& line) {
   });
 }
 
-// Returns a parser that writes to `line`, which must outlive it.
+// `line`, which the parser fills, must outlive it.
 std::unique_ptr<CLI::App> make_parser(CommandLine& line) {
   auto parser = std::make_unique<CLI::App>(
       "Jacobi Forge: turns an autoregressive model into a causal parallel decoder.", "jforge");
@@ -559,7 +557,7 @@ bool is_of_all_ranks(const CLI::App& app, const std::string& word) {
   });
 }
 
-// Describes wrong first words, for which CLI11 only says that a command is missing.
+// CLI11 would only say that a command is missing.
 std::optional<std::string> wrong_command(const CLI::App& app, int argc, char** argv) {
   const std::string program = app.get_parent() == nullptr ? "jforge" : "jforge " + app.get_name();
   if (argc < 2) {
@@ -586,7 +584,6 @@ std::optional<std::string> wrong_command(const CLI::App& app, int argc, char** a
                      did_you_mean(word, names), program);
 }
 
-// Returns the command that was parsed.
 const CLI::App& named_command(const CLI::App& app) {
   const CLI::App* command = &app;
   while (!command->get_subcommands().empty()) {
@@ -601,7 +598,7 @@ std::string whole_name(const CLI::App& command) {
   return (parent == nullptr ? "" : whole_name(*parent) + " ") + command.get_name();
 }
 
-// Names an unknown option and the one that may be meant.
+// Suggests a similar option.
 std::string unknown_arguments(const CLI::App& app, const std::string& reason) {
   const CLI::App& command = named_command(app);
   const std::vector<std::string> extras = app.remaining(true);

@@ -19,18 +19,15 @@ struct CommandLine {
   std::function<ExitCode(const MpiSession* session)> run;
 };
 
-/// Parses argv. If nothing is to run, prints help, the version or one line of error, sets
-/// `exit_code` to ok or usage, and returns nothing. A `silent` call does not print, because another
-/// rank does.
+/// Parses argv. If nothing is to run, prints help, the version or one line of error (unless
+/// `silent`: another rank does), sets `exit_code` to ok or usage, and returns nothing.
 [[nodiscard]] std::optional<CommandLine> parse_command_line(int argc, char** argv,
                                                             ExitCode& exit_code,
                                                             bool silent = false);
 
-/// Describes the commands and options of that parser.
 [[nodiscard]] CommandDescription describe_command_line();
 
-/// Returns the answer to `jforge __complete -- WORD...`, a shell script's call
-/// (shell/shell_completion.h), or nothing for another command line.
+/// Returns the answer to `jforge __complete -- WORD...` (shell/shell_completion.h), else nothing.
 [[nodiscard]] std::optional<std::string> asked_completions(int argc, char** argv);
 
 }  // namespace jforge

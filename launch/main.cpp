@@ -1,4 +1,3 @@
-// Entry point: runs the command in an MPI session and turns errors into exit codes.
 
 #include <poll.h>
 #include <unistd.h>
@@ -24,12 +23,12 @@
 
 namespace {
 
-// Returns whether mpirun or srun started this process; else only distributed commands need MPI.
+// Only distributed commands need MPI in a process that mpirun or srun did not start.
 bool started_by_a_launcher() {
   return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMIX_RANK") != nullptr;
 }
 
-// Returns whether this rank speaks for all, because every rank has the same command line.
+// Only the first rank prints: every rank has the same command line.
 bool first_of_a_launcher() {
   for (const char* const name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK"}) {
     if (const char* const rank = std::getenv(name)) {
@@ -50,14 +49,13 @@ void set_up_collective_checks(const jforge::Communicator& world) {
   }
 }
 
-// Returns whether standard output is a closed pipe or a lost terminal.
+// True if standard output is a closed pipe or a lost terminal.
 bool reader_left() {
   pollfd output{STDOUT_FILENO, POLLOUT, 0};
   return ::poll(&output, 1, 0) > 0 && (output.revents & (POLLERR | POLLHUP)) != 0;
 }
 
-// Throws EnvironmentError if output was lost, for example on a full disk. A reader that has left
-// does not need it.
+// Throws EnvironmentError if output was lost (a full disk) and its reader has not left.
 void expect_output_written() {
   const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
   if (!written && !reader_left()) {
@@ -65,14 +63,13 @@ void expect_output_written() {
   }
 }
 
-// If a single-process command's reader has left (`jforge inspect RUN | head`), the exit code is a
-// shell's for SIGPIPE, because the command did not do everything.
+// `jforge inspect RUN | head`: a command that was cut off exits as after SIGPIPE.
 constexpr int kReaderLeft = 128 + SIGPIPE;
 bool cut_off_by_its_reader(const jforge::MpiSession* session) {
   return session == nullptr && std::ferror(stdout) != 0 && reader_left();
 }
 
-// How long other ranks let rank 0 report a failure of all ranks; it may have files to finish.
+// Time that other ranks leave rank 0, which may have files to finish, to report a common failure.
 constexpr std::chrono::seconds kReportPatience{10};
 
 int report(const std::exception& error, const jforge::MpiSession* session) {
@@ -84,15 +81,14 @@ int report(const std::exception& error, const jforge::MpiSession* session) {
     session->clock().enter("report a failure", session->limit_seconds() + kReportPatience.count());
   }
   if (!on_all_ranks || session->world().rank() == 0) {
-    // An error of all ranks names its rank already.
     const std::string where =
         several && !on_all_ranks
             ? "rank " + std::to_string(session->world().rank()) + " (" + jforge::host_name() + "): "
             : std::string();
-    // One write, so that the launcher's lines cannot come in between.
+    // One write, so that the launcher's lines stay outside.
     jforge::tell(stderr, "jforge: " + where + failure.message + "\n");
   } else {
-    // Rank 0 reports and ends the job; this rank only ensures that the job ends.
+    // Rank 0 reports and ends the job; this rank only ensures the end.
     std::this_thread::sleep_for(kReportPatience);
   }
   jforge::close_log();
@@ -104,7 +100,7 @@ int report(const std::exception& error, const jforge::MpiSession* session) {
 int main(int argc, char** argv) {
   using namespace jforge;
   open_standard_streams();
-  // First, so that a stop during MPI's start is obeyed at the first boundary.
+  // First, so that a stop during MPI's start counts.
   install_signal_handlers();
   // Before MPI, because a shell waits for this answer.
   if (const std::optional<std::string> candidates = asked_completions(argc, argv)) {
@@ -124,7 +120,7 @@ int main(int argc, char** argv) {
       initialise_log(rank);
       arm_faults(line->inject, rank);
       if (session) {
-        // A distributed command enters its own phases; a single process has no time limit.
+        // A distributed command enters its own phases; a single process has no limit.
         session->clock().enter("start", line->distributed ? session->limit_seconds() : 0);
         set_up_collective_checks(session->world());
       }

@@ -10,7 +10,7 @@ namespace jforge {
 
 enum class Artefact : std::uint8_t { prompts, trajectories, checkpoint, model, evaluation, run };
 
-/// Returns the directories that may hold results: `path` and its evaluation and sweep folders.
+/// Returns `path`, its evaluation/ and its sweep/, which may hold results.
 [[nodiscard]] std::vector<std::filesystem::path> evaluation_directories(
     const std::filesystem::path& path);
 

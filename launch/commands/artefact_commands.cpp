@@ -49,7 +49,7 @@ void inspect_trajectories(const fs::path& path) {
   std::int64_t tokens = 0;
   std::int64_t forwards = 0;
   std::int64_t stopped = 0;
-  // By shard, because the store keeps few files open and leases are grouped by prompt length.
+  // By shard: the store keeps few files open, and leases are grouped by prompt length.
   for (const ShardInfo& shard : store.shards()) {
     for (const PromptId id : shard.prompt_ids) {
       const Trajectory trajectory = store.read(id);
@@ -120,7 +120,7 @@ void inspect_run(const fs::path& path) {
   }
 }
 
-/// Prints an overview; the report has the details, and `inspect A B` compares two.
+/// An overview: the report has the details, `inspect A B` compares.
 void inspect_evaluation(const fs::path& path) {
   for (const fs::path& directory : evaluation_directories(path)) {
     if (!fs::exists(directory / "summary.json")) {
@@ -137,7 +137,7 @@ void inspect_evaluation(const fs::path& path) {
   }
 }
 
-/// Returns the block size of the checkpoint's round, or nothing if no round trained it.
+/// Empty if no round trained the checkpoint.
 std::optional<std::int32_t> trained_block_size(const CheckpointState& state) {
   const auto found = state.identity.find(fmt::format("rounds.{}.block_size", state.round));
   if (found == state.identity.end()) {
@@ -146,7 +146,6 @@ std::optional<std::int32_t> trained_block_size(const CheckpointState& state) {
   return std::stoi(found->second);
 }
 
-/// Returns the template arguments that the checkpoint was trained with.
 TemplateArguments trained_arguments(const CheckpointState& state) {
   constexpr const char* kKey = "prompts.template_arguments";
   TemplateArguments arguments;
@@ -161,8 +160,8 @@ TemplateArguments trained_arguments(const CheckpointState& state) {
   return arguments;
 }
 
-/// Returns source + share · (checkpoint − source), one tensor at a time (Wortsman et al., "Robust
-/// fine-tuning of zero-shot models", 2022).
+/// source + share · (checkpoint − source), tensor by tensor (Wortsman et al., "Robust fine-tuning
+/// of zero-shot models", 2022).
 class InterpolatedTensors {
  public:
   InterpolatedTensors(HfTensors& source, CheckpointTensors& checkpoint, double share)

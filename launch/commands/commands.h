@@ -1,7 +1,6 @@
 #pragma once
 
-/// The commands, each an options struct and a function. Functions throw the errors of
-/// runtime/error.h, which main turns into exit codes.
+/// The commands: options and a function each, which throws the errors of runtime/error.h.
 
 #include <cstdint>
 #include <filesystem>
@@ -24,10 +23,10 @@ struct JobOptions {
   std::string resume = "auto";              ///< auto | never | PATH of a checkpoint
   std::vector<std::string> accept_changes;  ///< --accept-change KEY
   bool dry_run = false;
-  std::optional<int> planned_ranks;  ///< With dry_run: ranks to plan for; default: this job's.
-  std::string device_plan;  ///< With dry_run: known device to plan for; empty: this machine.
-  std::optional<std::int32_t> round;              ///< generate and train: only this round.
-  std::optional<std::int64_t> first_round_steps;  ///< Runs only the first round, for these steps.
+  std::optional<int> planned_ranks;   ///< With dry_run: ranks of the planned job.
+  std::string device_plan;            ///< With dry_run: a known device; empty: this machine.
+  std::optional<std::int32_t> round;  ///< generate and train: only this round.
+  std::optional<std::int64_t> first_round_steps;  ///< Runs only the first round.
   std::string inject;                             ///< Faults for tests.
 };
 [[nodiscard]] ExitCode run_command(const JobOptions& options, const MpiSession& session);
@@ -44,25 +43,25 @@ struct PilotOptions {
   std::int64_t steps = 300;
 };
 /// Trains the first round with each recipe on the same trajectories, under run.directory/pilot.
-/// Prints a table of how the base and these models do on evaluate.tasks.
+/// Prints a table of the models' results on evaluate.tasks.
 [[nodiscard]] ExitCode pilot_command(const PilotOptions& options, const MpiSession& session);
 
 struct SelftestOptions {
   std::filesystem::path directory = "jforge-selftest";  ///< All ranks must see it.
 };
-/// Runs the quickstart's pipeline in few steps and checks its figures and checksums. `directory`
-/// must be new; it is removed on success. Throws InternalError if a figure is wrong.
+/// Runs the quickstart in few steps and checks figures and checksums. `directory` must be new;
+/// success removes it. Throws InternalError if a figure is wrong.
 [[nodiscard]] ExitCode selftest_command(const SelftestOptions& options, const MpiSession& session);
 
 struct EvaluateOptions {
-  std::filesystem::path config;  ///< Optional: provides [model] and [evaluate].
+  std::filesystem::path config;  ///< Optional: [model] and [evaluate].
   std::vector<std::string> overrides;
   std::filesystem::path model;
   std::vector<std::string> tasks;
   std::vector<std::string> methods;
   std::filesystem::path data;
   std::filesystem::path out;
-  std::string name;  ///< Of the model in results; default: its directory's name.
+  std::string name;  ///< In results; default: the directory's.
   std::optional<std::int64_t> block_size;
   std::optional<std::int64_t> max_new_tokens;
   std::optional<std::int32_t> batch_prompts;
@@ -72,12 +71,12 @@ struct EvaluateOptions {
 [[nodiscard]] ExitCode evaluate_command(const EvaluateOptions& options, const MpiSession& session);
 
 struct SweepOptions {
-  std::filesystem::path config;  ///< Provides [sweep], [evaluate] and [model].
+  std::filesystem::path config;  ///< [sweep], [evaluate] and [model].
   std::vector<std::string> overrides;
   std::filesystem::path model;
   std::filesystem::path out;
   std::string name;       ///< As in EvaluateOptions.
-  bool roofline = false;  ///< Also measure latency against tokens decoded in parallel.
+  bool roofline = false;  ///< Also measure the latency of parallel tokens.
 };
 [[nodiscard]] ExitCode sweep_command(const SweepOptions& options, const MpiSession& session);
 
@@ -86,8 +85,8 @@ struct GradeOptions {
   std::filesystem::path completions;  ///< JSON lines, plain or gzip.
   std::filesystem::path data;
   std::filesystem::path out;
-  std::optional<std::int32_t> jobs;  ///< Programs at a time on this rank; default: its cores.
-  bool allow_missing = false;        ///< Leaves out problems without a completion.
+  std::optional<std::int32_t> jobs;  ///< Concurrent programs of this rank; default: its cores.
+  bool allow_missing = false;        ///< Skip problems without a completion.
 };
 [[nodiscard]] ExitCode grade_command(const GradeOptions& options, const MpiSession& session);
 
@@ -97,14 +96,14 @@ struct ProbeOptions {
   std::filesystem::path tokens;  ///< logits, decode: IDS.json
   std::filesystem::path packed;  ///< loss: P.json
   std::filesystem::path pairs;   ///< likelihood: JSON lines of question and answer.
-  bool chatml = false;           ///< likelihood: plain ChatML if the template is not understood.
+  bool chatml = false;           ///< likelihood: as in DecodeOptions.
   std::filesystem::path out;
   DeviceChoice device = DeviceChoice::automatic;
   WeightStorage decode_weights = WeightStorage::automatic;
   std::filesystem::path teacher;       ///< loss: a frozen teacher; empty: `model`.
   std::vector<std::string> overrides;  ///< loss: train.KEY=VALUE and rounds.1.mask=VALUE.
   std::string method = "ar";
-  std::vector<std::string> settings;  ///< KEY=VALUE settings of the method.
+  std::vector<std::string> settings;  ///< KEY=VALUE of the method.
   std::string window = "running";     ///< decode with jacobi; "shrinking": as for trajectories.
   std::int32_t block_size = 16;
   std::int64_t max_new_tokens = 64;
@@ -116,12 +115,11 @@ struct ProbeOptions {
 [[nodiscard]] ExitCode probe_likelihood_command(const ProbeOptions& options);
 [[nodiscard]] ExitCode probe_decode_command(const ProbeOptions& options);
 
-/// Writes a document to standard output. Throws EnvironmentError on failure, because a part of it
-/// would pass for the whole.
+/// Throws EnvironmentError unless all of `text` was written: a part would pass for the whole.
 [[nodiscard]] ExitCode print_document(const std::string& text);
 
 struct SchemaOptions {
-  bool reference = false;  ///< Prints launch/configs/REFERENCE.md instead of the JSON schema.
+  bool reference = false;  ///< Prints REFERENCE.md instead of the JSON schema.
 };
 [[nodiscard]] ExitCode schema_command(const SchemaOptions& options);
 
@@ -143,16 +141,16 @@ struct DecodeOptions {
   WeightStorage decode_weights = WeightStorage::automatic;
   std::string prompt;
   std::string method = "jacobi";
-  std::vector<std::string> settings;  ///< KEY=VALUE settings of the method.
+  std::vector<std::string> settings;  ///< KEY=VALUE of the method.
   std::optional<std::string> system;
-  bool chatml = false;  ///< Plain ChatML if the template is missing or not understood.
-  std::vector<std::string> template_arguments;  ///< NAME=VALUE each.
+  bool chatml = false;                          ///< If the template is missing or not understood.
+  std::vector<std::string> template_arguments;  ///< NAME=VALUE.
   std::int32_t block_size = 16;
   std::int64_t max_new_tokens = 256;
   std::uint64_t seed = 42;
   bool trace = false;
-  std::filesystem::path trace_svg;  ///< Empty: none.
-  bool compare = false;             ///< With method ar.
+  std::filesystem::path trace_svg;
+  bool compare = false;  ///< With method ar.
   std::filesystem::path compare_svg;
 };
 [[nodiscard]] ExitCode decode_command(const DecodeOptions& options);
@@ -162,17 +160,16 @@ struct ExportOptions {
   std::filesystem::path out;
   std::filesystem::path source;  ///< HF directory of config and tokenizer; default: the run's.
   std::string dtype = "bfloat16";
-  /// α in [0, 1]: writes source + α · (checkpoint − source), weight by weight.
+  /// α in [0, 1]: writes source + α · (checkpoint − source).
   double interpolate = 1;
 };
 [[nodiscard]] ExitCode export_command(const ExportOptions& options);
 
 [[nodiscard]] ExitCode verify_command(const std::filesystem::path& path);
 [[nodiscard]] ExitCode inspect_command(const std::filesystem::path& path);
-/// Prints the progress of the run in `directory` once or, on a terminal, until the run or this
-/// process ends. Throws DataError if there is no run.json.
+/// Prints a run's progress once or, on a terminal, until it ends. DataError without run.json.
 [[nodiscard]] ExitCode top_command(const std::filesystem::path& directory);
-/// Prints two runs or evaluations side by side (results/report/run_comparison.h).
+/// Compares two runs or evaluations (results/report/run_comparison.h).
 [[nodiscard]] ExitCode compare_command(const std::filesystem::path& first,
                                        const std::filesystem::path& second);
 

@@ -41,8 +41,8 @@ void expect_memory(const ConversationTraining& training, const PreparedTraining&
   });
 }
 
-/// Collective. Each rank reads tokenizer and pairs, perhaps from its own disk. Throws DataError if
-/// they differ: ranks train shares of the pairs, so some would be trained twice or never.
+/// Collective. Throws DataError if ranks read different pairs, perhaps from their own disks: ranks
+/// train shares of the pairs, so some would be trained twice or never.
 PreparedTraining prepare_together(const Communicator& comm, const ConversationTraining& training) {
   PreparedTraining prepared;
   together(comm, [&] { prepared = prepare(training); });
@@ -124,7 +124,6 @@ ExitCode carry_out(const Communicator& comm, PhaseClock& clock,
   return ExitCode::ok;
 }
 
-/// Runs a command whose configuration `read` reads and `fields` describes.
 template <class Config>
 ExitCode conversation_command(const JobOptions& options, const MpiSession& session,
                               Config (*read)(const std::string&, const std::string&,

@@ -11,7 +11,7 @@ namespace jforge {
 
 namespace {
 
-/// A step with samples of mean length, in micro-batches of at most train.tokens_per_rank.
+/// Samples have mean length, micro-batches at most train.tokens_per_rank.
 struct StepPlan {
   double mean_tokens = 0;  ///< Of a sample.
   std::int64_t longest = 0;

@@ -9,11 +9,11 @@
 
 namespace jforge {
 
-/// Returns the memory of one of `ranks` ranks that compute on `device`.
+/// Memory of one rank.
 [[nodiscard]] MemoryPlan plan_memory(const ConversationTraining& training,
                                      const PreparedTraining& prepared, int ranks, Device device);
 
-/// Returns samples, steps, memory per rank and the estimated time at `speed` as plain text.
+/// Returns samples, steps, memory and estimated time as plain text.
 [[nodiscard]] std::string describe_plan(const ConversationTraining& training,
                                         const PreparedTraining& prepared, int ranks, Device device,
                                         const MachineSpeed& speed);

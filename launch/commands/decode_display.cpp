@@ -14,7 +14,7 @@
 namespace jforge {
 namespace {
 
-/// Style of a kind. The picture's colours are Okabe and Ito's, for colour-blind people.
+/// Colours are Okabe and Ito's, for colour-blind readers.
 struct KindStyle {
   const char* name;
   const char* open;
@@ -54,7 +54,7 @@ bool is_visible(char32_t character) {
          character != 0xffff;
 }
 
-/// Returns the length in bytes of the character that `first` begins; 1 if it begins none.
+/// 1 if `first` begins no character.
 std::size_t character_bytes(unsigned char first) {
   if (first >= 0xf0) {
     return first <= 0xf4 ? 4 : 1;
@@ -62,14 +62,14 @@ std::size_t character_bytes(unsigned char first) {
   return first >= 0xe0 ? 3 : (first >= 0xc2 ? 2 : 1);
 }
 
-/// A character of an answer, or the mark of a pass's end, and its pass.
+/// A character, or the mark of a pass's end, and its pass.
 struct PassCharacter {
   std::string bytes;
   std::size_t pass = 0;
 };
 using PassLine = std::vector<PassCharacter>;
 
-/// Breaks the answer into lines of at most `width` characters, at spaces if possible.
+/// Breaks lines at spaces if possible.
 std::vector<PassLine> wrapped(const TimedAnswer& answer, const TokenText& text, std::size_t width,
                               bool marks) {
   std::vector<PassLine> lines(1);
@@ -122,7 +122,7 @@ std::vector<PassLine> wrapped(const TimedAnswer& answer, const TokenText& text, 
   return lines;
 }
 
-/// Calls run(column, text, pass) for each stretch of a line that one pass made.
+/// Calls run(column, text, pass) for each stretch of one pass.
 template <class Run>
 void each_run(const PassLine& line, const Run& run) {
   for (std::size_t begin = 0; begin < line.size();) {
@@ -136,7 +136,7 @@ void each_run(const PassLine& line, const Run& run) {
   }
 }
 
-/// Returns "jacobi: 23 passes, 2.61 tokens each, 40.0 ms"; the prefill is not a pass.
+/// "jacobi: 23 passes, 2.61 tokens each, 40.0 ms"; the prefill is not a pass.
 std::string summary(const TimedAnswer& answer) {
   std::ptrdiff_t tokens = 0;
   for (const TraceRow& row : answer.rows) {

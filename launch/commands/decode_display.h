@@ -1,7 +1,5 @@
 #pragma once
 
-/// Displays text as it is decoded, and the passes that made it.
-
 #include <functional>
 #include <span>
 #include <string>
@@ -25,32 +23,27 @@ class TextStream {
   std::string held_;
 };
 
-/// Returns one line of visible characters; control characters and invalid UTF-8 become escapes
-/// ("\n", "\x1b").
+/// Returns one line; control characters and invalid UTF-8 become escapes ("\n", "\x1b").
 [[nodiscard]] std::string visible_text(std::string_view bytes);
 
-/// Returns a token as a trace shows it.
 using TokenText = std::function<std::string(TokenId)>;
 
-/// Returns a legend and a line per row. Without colours, [ ] mark accepted, { } recycled and < >
-/// stationary tokens.
+/// A legend and a line per row; colours or [ ], { }, < > mark accepted, recycled and stationary.
 [[nodiscard]] std::string trace_text(std::span<const TraceRow> rows, const TokenText& text,
                                      bool colours);
-/// Returns the same as an SVG picture, positions from left to right. Equal rows give equal bytes.
+/// Returns the same as SVG. Equal rows give equal bytes.
 [[nodiscard]] std::string trace_svg(std::span<const TraceRow> rows, const TokenText& text);
 
-/// An answer and the passes that made it, for a comparison.
 struct TimedAnswer {
   std::string name;             ///< Of the method.
   std::vector<TraceRow> rows;   ///< PassRecorder::rows(); accepted and recycled tokens count.
   std::vector<double> seconds;  ///< From the prefill's end to each row.
 };
-/// Returns two answers side by side. Colours or, without them, "|" separate the tokens of the
-/// passes.
+/// Returns two answers side by side. Colours, or "|", separate the tokens of passes.
 [[nodiscard]] std::string comparison_text(const TimedAnswer& left, const TimedAnswer& right,
                                           const TokenText& text, bool colours);
-/// Returns the same as an SVG picture that shows the passes at their times, slowed down so that the
-/// longer answer takes some seconds. Without animation it shows everything.
+/// Returns the same as SVG, animated with the passes' times so that the longer answer takes some
+/// seconds. Viewers without animation show everything.
 [[nodiscard]] std::string comparison_svg(const TimedAnswer& left, const TimedAnswer& right,
                                          const TokenText& text);
 

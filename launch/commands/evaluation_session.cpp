@@ -54,8 +54,7 @@ bool EvaluationSession::load_model() {
     if (root()) {
       expect_tokenizer_fits(model_directory_, BytePairTokenizer::load(model_directory_),
                             model_->config());
-      // Checked before a directory is made. The baseline needs the fewest positions; an earlier
-      // call may have run all programs.
+      // Before a directory is made. The baseline needs the fewest positions; programs may have run.
       EvaluateConfig planned = config_.evaluate;
       planned.methods = {std::string(kBaselineMethod)};
       expect_evaluable(planned, model_->config(), model_directory_,
@@ -101,7 +100,7 @@ EvaluationContext EvaluationSession::context() {
 
 ExitCode EvaluationSession::finish(bool finished, const std::function<void()>& before_report) {
   display_.end();
-  // Other ranks sleep, so that rank 0's measurements have all cores.
+  // Other ranks sleep, which leaves all cores to rank 0's measurements.
   WorkQueue rest(comm_, {}, 1);
   together(comm_, [&] {
     try {

@@ -1,7 +1,6 @@
 #pragma once
 
-/// Shared by `jforge evaluate` and `jforge sweep`: configuration, model, heartbeats, progress and
-/// report of an evaluation outside a run.
+/// What `jforge evaluate` and `jforge sweep` share, outside a run.
 
 #include <filesystem>
 #include <functional>
@@ -35,8 +34,8 @@ class EvaluationSession {
     bool shows_tables = true;  ///< Prints tables at the end.
   };
 
-  /// Collective. Reads the configuration, rejects what `jforge run` rejects in [run] and [model],
-  /// and starts heartbeats, so that a silent rank ends the job.
+  /// Collective. Validates [run] and [model] like `jforge run`, and starts heartbeats, so that a
+  /// silent rank ends the job.
   EvaluationSession(const MpiSession& session, const Settings& settings);
 
   [[nodiscard]] JobConfig& config() noexcept { return config_; }
@@ -49,8 +48,7 @@ class EvaluationSession {
   [[nodiscard]] EvaluationContext context();
   [[nodiscard]] std::filesystem::path directory() const { return out_ / folder_; }
 
-  /// Collective; the last call. If the evaluation `finished`, rank 0 calls `before_report`, writes
-  /// the report and prints the tables.
+  /// Collective; the last call. If `finished`, rank 0 writes the report after `before_report`.
   [[nodiscard]] ExitCode finish(bool finished, const std::function<void()>& before_report);
 
  private:

@@ -1,4 +1,4 @@
-// Grades existing completions, without a model, on any number of ranks.
+// Grades existing completions, without a model.
 
 #include <fmt/format.h>
 
@@ -56,7 +56,7 @@ class GradeSession {
     }
     const GradingPlan plan = share_plan(comm_, set_, store_, verdicts_);
     std::string lines;
-    // Everything may be graded but not yet published.
+    // All may be graded but not published.
     if (!plan.open.empty() &&
         !grade_completions(set_, store_, plan, {comm_, clock_, options_.jobs}, lines)) {
       return false;
@@ -99,7 +99,7 @@ class GradeSession {
             options_.out.string(), option));
       }
     }
-    // For example a benchmark's file in the directory of --data.
+    // It may be a benchmark's file in --data.
     if (std::filesystem::is_regular_file(options_.out) &&
         !std::filesystem::is_empty(options_.out) && !is_verdict_file(options_.out)) {
       throw ConfigError(fmt::format(

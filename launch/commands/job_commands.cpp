@@ -37,7 +37,6 @@ namespace jforge {
 
 namespace {
 
-/// Chooses the next command from durable facts; rank 0 only.
 using CommandSource = std::function<Command(const DurableFacts&)>;
 
 JobFacts job_facts(const JobConfig& config, const DurableFacts& durable) {
@@ -53,8 +52,7 @@ JobFacts job_facts(const JobConfig& config, const DurableFacts& durable) {
   return facts;
 }
 
-// Returns the identity keys and the hashes of what they name. Rank 0 reads, all ranks get the
-// result.
+// Identity keys and the hashes of what they name; rank 0 reads for all.
 std::map<std::string, std::string> job_identity(const Communicator& comm, JobConfig& config) {
   std::map<std::string, std::string> identity = identity_values(job_fields(config));
   std::string hashes;
@@ -72,8 +70,7 @@ std::map<std::string, std::string> job_identity(const Communicator& comm, JobCon
   return identity;
 }
 
-// Finds errors that would otherwise end the job after the import or after all training. Rank 0
-// looks.
+// Rank 0 finds errors that would otherwise appear after the import or after all training.
 void expect_end_possible(const Communicator& comm, const JobConfig& config, bool programs) {
   together(comm, [&] {
     if (comm.rank() != 0) {
@@ -101,8 +98,7 @@ void expect_end_possible(const Communicator& comm, const JobConfig& config, bool
   });
 }
 
-// Finds errors that the import, if still to come, would find before it reads a prompt. Rank 0
-// looks.
+// Rank 0 finds errors of an import that is still to come.
 void expect_importable(const Communicator& comm, const JobConfig& config) {
   together(comm, [&] {
     if (comm.rank() != 0 || std::filesystem::exists(RunLayout(config.run.directory).prompts())) {
@@ -115,7 +111,6 @@ void expect_importable(const Communicator& comm, const JobConfig& config) {
   });
 }
 
-// Checks --round of generate and train.
 void expect_round(const JobOptions& options, const JobConfig& config, const PlannedPhases& phases) {
   if (config.rounds.empty() && (phases.generation || phases.training)) {
     throw ConfigError("the configuration has no [[rounds]]; add at least one");
@@ -191,7 +186,7 @@ class Job {
 
   [[nodiscard]] const JobConfig& config() const noexcept { return config_; }
 
-  /// Collective. Runs the source's commands until it says finish or a stop is requested.
+  /// Collective. Runs the source's commands until finish or a stop.
   ExitCode run(const CommandSource& source) {
     try {
       const ExitCode code = run_commands(source);
@@ -204,7 +199,7 @@ class Job {
   }
 
  private:
-  // Ends the time without heartbeats.
+  // The last phases without heartbeats.
   JobConfig load_config(const JobOptions& options) {
     clock_.enter("read the configuration");
     JobConfig config = load_job_config(comm_, options, phases_);
@@ -247,7 +242,7 @@ class Job {
     }
   }
 
-  // Called when nothing can refuse the start any more.
+  // After everything that can refuse the start.
   void record() {
     if (!recorded_) {
       worker_->accept_start();
@@ -256,7 +251,7 @@ class Job {
     }
   }
 
-  // Only before phases that make something: finished phases can be evaluated anywhere.
+  // Only if something is made: finished phases can be evaluated anywhere.
   void expect_end_for(const Command& command) {
     const bool makes = command.kind == Command::Kind::import_prompts ||
                        command.kind == Command::Kind::generate ||
@@ -271,8 +266,7 @@ class Job {
     }
   }
 
-  // Before the first heavy phase: no memory is held yet and the prompts' lengths are known, so that
-  // no later round is refused after hours of work.
+  // Before anything is held and with known prompt lengths, so that no later round is refused.
   void expect_memory_for(const Command& command) {
     const bool heavy =
         command.kind == Command::Kind::generate || command.kind == Command::Kind::train;
@@ -347,10 +341,10 @@ class Job {
 
   void close() {
     clock_.enter("wait for the other ranks");
-    // Rank 0 may still write run.json to a slow disk. A rank with a closed control channel sends no
-    // heartbeats and would be declared lost.
+    // Rank 0 may still write run.json to a slow disk; a closed channel sends no heartbeats, and the
+    // rank would be declared lost.
     comm_.barrier();
-    // Nothing slow is left to do, and closed channels are not watched.
+    // Nothing slow is left, and closed channels are not watched.
     clock_.enter("close", config_.run.heartbeat_limit_seconds);
     control_.close(comm_);
     worker_.reset();
@@ -411,7 +405,7 @@ ExitCode dry_run(const JobOptions& options, const MpiSession& session, const Pla
   return end();
 }
 
-// Runs one phase: the command if it is not done yet, then finish.
+// Runs the command, if not done yet, then finish.
 ExitCode run_phase(const JobOptions& options, const MpiSession& session,
                    const PlannedPhases& phases,
                    const std::function<std::optional<Command>(const DurableFacts&)>& phase) {
@@ -435,8 +429,8 @@ ExitCode run_command(const JobOptions& options, const MpiSession& session) {
     return dry_run(options, session, PlannedPhases{}, /*all_phases=*/true);
   }
   Job job(options, session, PlannedPhases{}, /*all_phases=*/true);
-  // Each process evaluates and reports once: the evaluation's files know what is current, and a
-  // finished run may have another model or other settings by now.
+  // Once per process: the evaluation's files know what is current, and a finished run may have a
+  // new model or settings.
   std::vector<std::string> evaluated;
   bool reported = false;
   return job.run([&](const DurableFacts& durable) {

@@ -61,7 +61,7 @@ std::int64_t longest_answer(const JobConfig& config) {
   return longest;
 }
 
-/// Returns the cache rows of a generated prompt besides its positions.
+/// Cache rows of a generated prompt besides its positions.
 std::int64_t generation_branch_rows(const JobConfig& config) {
   std::int64_t rows = 0;
   for (const RoundSettings& round : config.rounds) {
@@ -75,7 +75,7 @@ std::int64_t generation_branch_rows(const JobConfig& config) {
   return rows;
 }
 
-/// Returns the pages of generation's cache for full-length answers.
+/// For full-length answers.
 std::int64_t generation_pages(const JobConfig& config, const TransformerConfig& model, DType cache,
                               const PlannedPrompts& prompts, std::int64_t places) {
   const std::int64_t answer = longest_answer(config);
@@ -91,7 +91,7 @@ std::int64_t generation_pages(const JobConfig& config, const TransformerConfig& 
   return config.generate.cache_pages(model, cache, batch);
 }
 
-/// Returns the longest prompt that the settings allow.
+/// The longest prompt that the settings allow.
 std::int64_t prompt_limit(const JobConfig& config, const TransformerConfig& model,
                           std::int64_t answer) {
   return config.prompts.max_prompt_tokens.value_or(
@@ -182,7 +182,7 @@ MemoryPlan plan_training(const TransformerConfig& model, const ParameterTable& t
 
 namespace {
 
-/// Returns an upper bound of the prompts that a round generates: as many as its steps train on.
+/// Upper bound of a round's prompts: those that its steps train on.
 std::optional<std::int64_t> most_generated(const JobConfig& config,
                                            std::optional<std::int64_t> count) {
   std::optional<std::int64_t> most;
@@ -208,7 +208,7 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
                        Device device, const PlannedPrompts& prompts, bool source_is_bfloat16) {
   const ParameterTable table(model, ranks);
   const std::int64_t answer = longest_answer(config);
-  // As in generation: no more places than a rank has prompts.
+  // As in generation: no more places than prompts of a rank.
   const std::optional<std::int64_t> generated = most_generated(config, prompts.count);
   const std::int64_t places = std::clamp<std::int64_t>(
       generated ? (*generated + ranks - 1) / ranks : config.generate.batch_prompts, 1,
@@ -220,13 +220,12 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
   StepRows rows{.packed = std::min(budget, all_rows),
                 .micro_batches = std::max<std::int64_t>(1, (all_rows + budget - 1) / budget)};
   if (sharding.teacher) {
-    // A frozen teacher adds a row for each noisy one (at most half of all) and each clean one that
-    // it distils.
+    // A frozen teacher adds a row per noisy row (at most half) and per clean row that it distils.
     const bool distils = config.train.ar_loss == ArLoss::distillation;
     rows.taught = distils ? rows.packed : (rows.packed + 1) / 2;
   }
   MemoryPlan plan = plan_training(model, table, config.train, sharding, device, rows);
-  // The last round's matrices take the most.
+  // The last round's matrices are the largest.
   const DType packed =
       decoding_type(config, std::max<std::size_t>(1, config.rounds.size()), source_is_bfloat16);
   const bool arithmetic = config.model.decode_weights == WeightStorage::bfloat16_arithmetic;
@@ -324,7 +323,7 @@ void expect_fits_device(const MemoryPlan& plan, const JobConfig& config,
 SharingRanks sharing_ranks(const Communicator& comm, Device device) {
   SharingRanks sharing{.host = ranks_on_host(comm)};
   if (device != Device::cpu) {
-    // Devices are not counted, because Slurm may let each rank see only its own.
+    // Not by devices: Slurm may let each rank see only its own.
     std::string own;
     together(comm, [&] { own = cuda_device_uuid(); });
     sharing.device = ranks_that_name(comm, own);
@@ -368,7 +367,6 @@ namespace {
 /// Estimated bytes of a context, cuBLAS' workspaces and NCCL's channels.
 constexpr double kLibraryBytes = 3e9;
 
-/// Describes the memory taken on `device` and its maximum speed.
 std::string describe_device(const JobConfig& config, const TransformerConfig& model, int ranks,
                             const KnownDevice& device, const MemoryPlan& plan,
                             std::int64_t longest_prompt, const MachineSpeed& speed,
@@ -459,7 +457,7 @@ std::string describe(const JobConfig& config, int ranks, Device device, const Ma
     const std::int64_t positions = longest.value_or(prompt_limit(config, model, answer)) + answer;
     text += fmt::format("round {}: block size {}, window {}\n", i + 1, round.block_size,
                         round.noise_window);
-    // Before the import, steps limit the number of prompts; epochs do not.
+    // Before the import only steps limit the prompts.
     const bool of_a_thousand = !prompts && !round.steps;
     const std::int64_t store =
         prompts.value_or(round.steps ? *round.steps * config.train.batch_samples : 1000);

@@ -1,7 +1,5 @@
 #pragma once
 
-/// Plan of a job (--dry-run), and checks that it fits in memory.
-
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -19,9 +17,9 @@
 
 namespace jforge {
 
-/// Memory of one rank in bytes, the maximum over the rounds. Packed weights, cache, activations and
-/// training's `state` (unless train.optimizer_offload) are on the compute device, everything else
-/// on the host. Kernel overhead (a few % on a device) and MPI's buffers are not counted.
+/// Bytes of one rank, maximum over the rounds. Packed weights, cache, activations and `state`
+/// (unless train.optimizer_offload) are on the compute device, the rest on the host. Kernel
+/// overhead (a few % on a device) and MPI's buffers are not counted.
 struct MemoryPlan {
   Device device = Device::cpu;
   double weights = 0;      ///< Flat float32 vector; in training part of `state`.
@@ -54,17 +52,16 @@ struct StepRows {
   std::int64_t taught = 0;  ///< Its additional loss rows, of a frozen teacher.
   std::int64_t micro_batches = 1;
 };
-/// Returns the memory that training alone takes. `table` is divided among the ranks.
+/// Returns the memory of training alone. `table` is divided among the ranks.
 [[nodiscard]] MemoryPlan plan_training(const TransformerConfig& model, const ParameterTable& table,
                                        const TrainConfig& train, const Sharding& sharding,
                                        Device device, const StepRows& rows);
 
-/// Returns how generation of round `round` (1-based) stores the matrices. "auto" is bfloat16 for a
-/// bfloat16 source in the first round, and float32 for matrices that a round has trained.
+/// Type of generation's matrices in `round` (1-based). "auto" is bfloat16 only for a bfloat16
+/// source in round 1: a trained round leaves float32.
 [[nodiscard]] DType decoding_type(const JobConfig& config, std::size_t round,
                                   bool source_is_bfloat16);
 
-/// The prompts of a plan.
 struct PlannedPrompts {
   std::optional<std::int64_t> count;       ///< Empty: enough to fill every batch.
   std::int64_t longest = 0;                ///< Tokens.
@@ -83,18 +80,17 @@ struct PlannedPhases {
   bool training = true;
 };
 
-/// Throws EnvironmentError, naming both figures and what to lower, if `ranks_here` ranks need more
-/// than `available` bytes in one of `phases`.
+/// Throws EnvironmentError, with what to lower, if `ranks_here` ranks need more than `available`
+/// bytes in one of `phases`.
 void expect_fits(const MemoryPlan& plan, const JobConfig& config, const PlannedPhases& phases,
                  int ranks_here, std::uint64_t available);
 
-/// The same for `ranks_here` ranks that share a device with `available` bytes. The whole model is
-/// on one device while it decodes and, at ZeRO stages below 3, while it trains. A rank with its own
-/// device makes do with a smaller cache (InferenceTransformer::Options::cache_pages).
+/// The same for `ranks_here` ranks on one device, which holds the whole model in decoding and,
+/// below ZeRO stage 3, in training. A rank with its own device needs only `least_cache`.
 void expect_fits_device(const MemoryPlan& plan, const JobConfig& config,
                         const PlannedPhases& phases, int ranks_here, std::uint64_t available);
 
-/// Ranks, including this one, that share its host's and its device's memory.
+/// Ranks, with this one, that share its host's and its device's memory.
 struct SharingRanks {
   int host = 1;
   int device = 1;
@@ -102,18 +98,16 @@ struct SharingRanks {
 /// Collective.
 [[nodiscard]] SharingRanks sharing_ranks(const Communicator& comm, Device device);
 
-/// Calls both with the memory available here; does nothing if the kernel does not report it.
+/// Calls both with the available memory, unless it is unknown.
 void expect_fits_here(const MemoryPlan& plan, const JobConfig& config, const PlannedPhases& phases,
                       SharingRanks sharing);
 
-/// Collective. Calls expect_fits_here() for the job's plan on every host. Prompts count with their
-/// lengths after the import, before it not at all. Throws EnvironmentError on every rank, DataError
-/// for a bad model directory.
+/// Collective. Calls expect_fits_here() on every host; prompts count after the import. Throws
+/// EnvironmentError on every rank, DataError for a bad model directory.
 void expect_memory(const JobConfig& config, const PlannedPhases& phases, Device device,
                    const Communicator& comm);
 
-/// Bytes of a rank's plan on its device, by label. The sums are generation_on_device() and
-/// training_on_device().
+/// Bytes on the device by label; the sums are generation_on_device() and training_on_device().
 struct DeviceRows {
   using Row = std::pair<std::string, double>;
   std::vector<Row> generation;
@@ -121,14 +115,12 @@ struct DeviceRows {
 };
 [[nodiscard]] DeviceRows rows_on_device(const MemoryPlan& plan);
 
-/// Returns memory and disk per rank, steps, prompts generated and consumed, and the estimated time
-/// at `speed` as plain text. Reads only the model's config.json, the headers of its weight files
-/// and the run's prompt store, if they exist. Throws DataError for a bad model directory.
+/// Returns memory, disk, steps, prompts and estimated time as plain text. Reads only config.json,
+/// weight files' headers and the prompt store. Throws DataError for a bad model directory.
 [[nodiscard]] std::string describe_plan(const JobConfig& config, int ranks, Device device,
                                         const MachineSpeed& speed);
 
-/// The same for ranks with one `device` each, which need not be here. Memory and times are
-/// calculated from its data sheet, and the text says so.
+/// The same by the data sheet of a `device` per rank, which need not be here; the text says so.
 [[nodiscard]] std::string describe_device_plan(const JobConfig& config, int ranks,
                                                const KnownDevice& device);
 

@@ -1,6 +1,6 @@
 #pragma once
 
-/// A model of a Hugging Face directory for single-process commands. Weights are read on demand.
+/// A model of a Hugging Face directory for single-process commands; reads weights on demand.
 
 #include <filesystem>
 #include <memory>
@@ -14,20 +14,18 @@
 namespace jforge {
 
 struct LoadedModel {
-  /// Throws DataError if the files are not a model of a known family, EnvironmentError if the
-  /// device is missing.
+  /// Throws DataError for unknown families or bad files, EnvironmentError for a missing device.
   LoadedModel(const std::filesystem::path& directory, DeviceChoice device);
   LoadedModel(const LoadedModel&) = delete;
   LoadedModel& operator=(const LoadedModel&) = delete;
   ~LoadedModel() = default;
 
-  /// Returns a decoding forward for `slots` sequences of at most `capacity` positions, with
-  /// `branch_rows` rows each for alternative drafts.
+  /// A decoder: `slots` sequences of `capacity` positions and `branch_rows` alternative rows.
   [[nodiscard]] std::unique_ptr<InferenceTransformer> inference(
       std::int32_t slots, std::int64_t capacity, WeightStorage storage = WeightStorage::automatic,
       std::int64_t branch_rows = 0);
 
-  /// Returns all weights as the table's flat float32 vector.
+  /// Returns the table's flat float32 vector.
   [[nodiscard]] Buffer flat_weights();
 
   MemoryAccount account{"model"};

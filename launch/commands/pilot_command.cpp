@@ -27,15 +27,14 @@ namespace fs = std::filesystem;
 constexpr std::array<std::int64_t, 2> kBlocks = {16, 64};
 constexpr std::int64_t kProblems = 100;  // Per task, unless evaluate.limit is set.
 
-/// Settings of a pilot from the configuration.
 struct Plan {
   fs::path directory;  ///< DIR/pilot
   fs::path source;     ///< The base model.
   std::vector<std::string> tasks;
 };
 
-/// Returns the job that trains the first round with `recipe` in its own run directory. It stores
-/// all states, so that its trajectories serve every recipe.
+/// The job that trains the first round with `recipe`. It stores all states, so that its
+/// trajectories serve every recipe.
 JobOptions job_of(const PilotOptions& options, const Plan& plan, const std::string& recipe) {
   JobOptions job;
   job.config = options.config;
@@ -70,8 +69,8 @@ Plan read_plan(const PilotOptions& options, const Communicator& comm) {
   return plan;
 }
 
-/// Rank 0: copies prompts and trajectories of `from` to a new run directory `to`, which checks by
-/// hashes that its settings match. Prompts come last: without them a killed copy begins again.
+/// Rank 0: copies prompts and trajectories to a new run, which checks their hashes. Prompts come
+/// last, so that a killed copy begins again.
 void share_trajectories(const RunLayout& from, const RunLayout& to) {
   if (fs::exists(to.prompts()) || !fs::exists(from.generation_report(1))) {
     return;
@@ -108,7 +107,7 @@ bool measure(const PilotOptions& options, const MpiSession& session, const Plan&
   return evaluation.finish(finished, {}) == ExitCode::ok;
 }
 
-/// Returns the token hashes of the greedy answers by problem.
+/// Token hashes of the greedy answers by problem.
 std::map<std::int64_t, std::string> answers_of(const fs::path& file) {
   std::map<std::int64_t, std::string> answers;
   static_cast<void>(for_each_line(file, [&](std::string_view line, const std::string& origin) {
@@ -118,7 +117,6 @@ std::map<std::int64_t, std::string> answers_of(const fs::path& file) {
   return answers;
 }
 
-/// Returns the table of `task`, one line for each model.
 std::string table(const Plan& plan, const std::vector<std::string>& recipes,
                   const std::string& task) {
   const fs::path evaluation = plan.directory / "evaluation";

@@ -14,13 +14,13 @@ namespace jforge {
 
 namespace {
 
-// Returns the forward FLOPs of attention in all layers for one row that sees `context` positions.
+// Forward FLOPs of attention in all layers for a row that sees `context` positions.
 double attention_flops(const TransformerConfig& model, double context) {
   return 4 * static_cast<double>(model.num_layers * model.num_heads * model.head_size()) * context;
 }
 
 double best_read_speed(KernelSet& kernels) {
-  // 64 MiB of weights, on a device 1 GiB, exceed most caches.
+  // 64 MiB (1 GiB on a device) exceed most caches.
   const std::int64_t size = kernels.device() == Device::cpu ? 4096 : 16384;
   constexpr int kRepeats = 5;
   MemoryAccount account("speed measurement");
@@ -33,7 +33,7 @@ double best_read_speed(KernelSet& kernels) {
   for (int i = 0; i < kRepeats; ++i) {
     const auto start = std::chrono::steady_clock::now();
     kernels.linear(x.floats({1, size}), weight.floats({size, size}), {}, y.floats({1, size}));
-    // A device returns before it has finished; this copy waits.
+    // Waits for the device.
     copy_tensor(y.floats({1}), TensorView(&first, {1}));
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     best = std::max(best, static_cast<double>(weight.bytes()) / seconds.count());
@@ -82,7 +82,7 @@ RoundSeconds estimate_round(const TransformerConfig& model, const RoundWork& wor
   const double training_useful = speed.training_flops * kPlannedEfficiency;
   RoundSeconds seconds;
 
-  // Speeds are of all ranks together: a pass of every rank reads the weights `ranks` times.
+  // Speeds are of all ranks: one pass of each reads the weights `ranks` times.
   const double sequences = static_cast<double>(work.batch_prompts) * ranks;
   const double rows = sequences * work.block_size;
   const double context = work.prompt_tokens + answer / 2;

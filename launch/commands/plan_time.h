@@ -1,6 +1,6 @@
 #pragma once
 
-/// Estimates a job's time from the model's arithmetic and a short measurement (--dry-run).
+/// Estimates a job's time from arithmetic and a short measurement (--dry-run).
 
 #include <cstdint>
 #include <filesystem>
@@ -13,24 +13,23 @@
 
 namespace jforge {
 
-/// Speed of all ranks together, running side by side.
+/// Speed of all ranks together.
 struct MachineSpeed {
   double flops = 0;             ///< FLOP/s in a large float32 product.
-  double training_flops = 0;    ///< FLOP/s in a large product of training's type.
-  double bytes_per_second = 0;  ///< Weights read in a product with one row.
+  double training_flops = 0;    ///< FLOP/s in one of training's type.
+  double bytes_per_second = 0;  ///< Weights read, in a product with one row.
 };
 
-/// Collective. Measures for some tenths of a second; never lowers a peak that `peaks`, a run's
-/// file, holds. `training`: the type in which training computes.
+/// Collective. Measures for some tenths of a second, but never lowers a peak of `peaks`, a run's
+/// file. `training`: the type in which training computes.
 [[nodiscard]] MachineSpeed measure_speed(KernelSet& kernels, const Communicator& comm,
                                          DType training, const std::filesystem::path& peaks);
 
-/// Returns the speed of `ranks` ranks with one `device` each by its data sheet, in products of
-/// `decoding` and `training`.
+/// By data sheet, for `ranks` ranks with a `device` each and products of `decoding` and `training`.
 [[nodiscard]] MachineSpeed sheet_speed(const KnownDevice& device, DType decoding, DType training,
                                        int ranks);
 
-/// Returns the weights in matrix products of every row: all but the embedding's look-up.
+/// Weights in matrix products of every row: all but the embedding's look-up.
 [[nodiscard]] double matrix_weights(const TransformerConfig& model);
 
 /// Work of one round; lengths in tokens.
@@ -41,7 +40,7 @@ struct RoundWork {
   std::int64_t answer_tokens = 0;  ///< Whole blocks, at most.
   std::int32_t block_size = 0;
   std::int32_t batch_prompts = 0;  ///< Sequences decoded together on a rank.
-  double weight_bytes = 4;         ///< Bytes per weight in decoding.
+  double weight_bytes = 4;         ///< Per weight, in decoding.
   bool recompute = false;          ///< Activation checkpointing: one more forward.
 };
 
@@ -53,10 +52,10 @@ struct RoundSeconds {
 /// Assumed share of the measured speed of matrix products.
 inline constexpr double kPlannedEfficiency = 0.5;
 
-/// Estimates upper bounds at that efficiency. Generation: each forward pass gains one token of a
-/// full-length answer, and takes the longer of reading all weights and computing a block's rows for
-/// the batch. Training: 6 FLOPs per row and matrix weight (8 with recomputation) and the attention,
-/// with a row per prompt token and two per answer token.
+/// Upper bounds at that efficiency. Generation: a forward pass gains one token of a full-length
+/// answer, and takes the longer of reading all weights and computing a block's rows for the batch.
+/// Training: 6 FLOPs per row and matrix weight (8 with recomputation) plus attention; a row per
+/// prompt token and two per answer token.
 [[nodiscard]] RoundSeconds estimate_round(const TransformerConfig& model, const RoundWork& work,
                                           const MachineSpeed& speed, int ranks);
 

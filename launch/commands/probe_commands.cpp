@@ -54,7 +54,7 @@ std::vector<TokenId> token_array(const Json& json, const std::filesystem::path& 
   return tokens;
 }
 
-// Reads `[…]` or `[[…], …]`, and returns whether it was nested.
+// Second: whether the file holds `[[…], …]` and not `[…]`.
 std::pair<std::vector<std::vector<TokenId>>, bool> read_sequences(const std::filesystem::path& path,
                                                                   std::int64_t vocabulary) {
   const Json json = read_json(path);
@@ -146,7 +146,6 @@ double log_probability(std::span<const float> row, TokenId token) {
   return static_cast<double>(row[static_cast<std::size_t>(token)]) - most - std::log(sum);
 }
 
-/// Returns the log-probabilities of the sample's targets.
 std::vector<double> target_log_probabilities(InferenceTransformer& inference,
                                              const CausalSample& sample) {
   const auto last = static_cast<std::int64_t>(sample.tokens.size()) - 1;
@@ -184,7 +183,6 @@ Json result_json(const DecodeResult& result, std::int32_t block_size) {
           {"blocks", blocks}};
 }
 
-/// Returns [train] with `overrides` (train.KEY=VALUE, rounds.1.mask=VALUE).
 TrainConfig probed_training(const std::vector<std::string>& overrides) {
   for (const std::string& assignment : overrides) {
     if (!assignment.starts_with("train.") && !assignment.starts_with("rounds.1.mask=")) {
@@ -197,7 +195,7 @@ TrainConfig probed_training(const std::vector<std::string>& overrides) {
   return train;
 }
 
-/// A round's frozen teacher: the model of --teacher, by default the probed one.
+/// The model of --teacher, by default the probed one.
 class ProbedTeacher {
  public:
   ProbedTeacher(const ProbeOptions& options, const ParameterTable& student)
@@ -341,7 +339,7 @@ ExitCode probe_decode_command(const ProbeOptions& options) {
   const DecodingSettings settings =
       command_settings(options.method, options.block_size, options.settings);
   const DecodingMethod method = make_decoding_method(options.method, settings, options.seed);
-  // The shrinking window decodes like trajectories: whole blocks, every state.
+  // The shrinking window is the trajectories' decoding: whole blocks, every state.
   const bool trajectories = options.method == "jacobi" && options.window == "shrinking";
   LoadedModel model(options.model, options.device);
   const auto [sequences, nested] = read_sequences(options.tokens, model.config.vocabulary_size);

@@ -26,7 +26,7 @@ double ratio(std::int64_t part, std::int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(std::max<std::int64_t>(1, whole));
 }
 
-/// Returns the seconds left if `done` of `total` took `seconds`; nothing while nothing is done.
+/// Nothing while nothing is done.
 std::optional<double> time_left(double seconds, double done, double total) {
   return done > 0 ? std::optional(seconds * std::max(0.0, total - done) / done) : std::nullopt;
 }
@@ -58,7 +58,7 @@ std::string describe(const PhaseProgress& progress) {
 }
 
 std::string bar_line(const PhaseProgress& progress, int columns) {
-  // Some terminals begin a new line after a full one.
+  // Some terminals wrap after a full line.
   const auto room = static_cast<std::size_t>(std::max(columns, 2) - 1);
   const double done = progress.total ? ratio(progress.step, *progress.total) : 0;
   const int filled = static_cast<int>(std::clamp(done, 0.0, 1.0) * kBarWidth);
@@ -144,7 +144,7 @@ void ProgressDisplay::import(const ImportProgress& progress) {
 
 void ProgressDisplay::generation(const GenerationProgress& progress, std::int64_t max_new_tokens,
                                  bool parallel) {
-  // Heartbeats report tokens once a second, so a short round may end first.
+  // Heartbeats come once a second, so a short round may end first.
   const std::int64_t tokens_made = std::max(progress.tokens_made, progress.tokens);
   if (tokens_made > 0 && !first_tokens_) {
     first_tokens_ = progress.tokens > 0 ? start_ : Clock::now();

@@ -1,7 +1,6 @@
 #pragma once
 
-/// Shows a job's progress: a bar on a terminal, a line per interval in a pipe or Slurm log. Rank 0
-/// only.
+/// Shows a job's progress on rank 0: a bar on a terminal, lines in a pipe or Slurm log.
 
 #include <chrono>
 #include <cstdint>
@@ -25,31 +24,29 @@ struct PhaseProgress {
   std::int64_t step = 0;                   ///< Done.
   std::optional<std::int64_t> total = {};  ///< Unknown while a file is read.
   std::optional<double> eta_seconds = {};  ///< Left in this phase, once known.
-  bool eta_is_bound = false;               ///< Nothing has ended yet: the ETA is an upper bound.
+  bool eta_is_bound = false;               ///< The ETA is an upper bound.
   std::optional<double> tokens_per_second = {};
-  std::string detail = {};  ///< Further text.
+  std::string detail = {};
 };
 
 class ProgressDisplay {
  public:
   using Publish = std::function<void(const PhaseProgress&)>;
   /// `publish` is called at most every two seconds and at a phase's end. `interval_seconds`:
-  /// minimum time between lines in a pipe; a terminal is refreshed 5 times a second.
+  /// minimum between lines in a pipe; a terminal is refreshed 5 times a second.
   explicit ProgressDisplay(Publish publish = {}, double interval_seconds = 10);
 
-  /// Starts a phase: ends the old bar's line and restarts clocks.
+  /// Ends the old bar's line and restarts clocks.
   void begin(const std::string& phase);
   void import(const ImportProgress& progress);
-  /// Counts prompts when their lease is committed, tokens when they are made. Until the first
-  /// commit the ETA is a bound for answers of `max_new_tokens`. `parallel` omits tokens per
-  /// forward, because a forward serves many unfinished blocks.
+  /// Prompts count when their lease is committed, tokens when made. Before the first commit the ETA
+  /// assumes answers of `max_new_tokens`. `parallel` omits tokens per forward, because a forward
+  /// serves many unfinished blocks.
   void generation(const GenerationProgress& progress, std::int64_t max_new_tokens,
                   bool parallel = false);
   void step(const StepMetrics& metrics, std::int64_t total_steps);
-  /// Counts over all ranks, tasks and methods. Shows the current task, method and TPF, and this
-  /// rank's tokens/s since begin().
+  /// Counts all ranks, tasks and methods; shows the current task's TPF and this rank's tokens/s.
   void evaluation(const EvaluationProgress& progress);
-  /// Ends the bar's line.
   void end();
 
  private:
@@ -57,7 +54,7 @@ class ProgressDisplay {
 
   /// Returns whether to show or publish now; `last` forces both, once.
   [[nodiscard]] bool due(bool last);
-  /// Adds the progress since the last call for its task and method.
+  /// Adds the progress since the last call of its task and method.
   void count_evaluated(const EvaluationProgress& progress);
   void show(const PhaseProgress& progress, bool last);
 
@@ -81,8 +78,7 @@ class ProgressDisplay {
 
 /// Returns "120/500 steps, ETA 3 min 20 s, …", most important part first.
 [[nodiscard]] std::string describe(const PhaseProgress& progress);
-/// Returns "PHASE [####....] TEXT" in fewer than `columns` columns; drops the bar first, then the
-/// text's end.
+/// Returns "PHASE [####....] TEXT" below `columns` columns; drops the bar, then the text's end.
 [[nodiscard]] std::string bar_line(const PhaseProgress& progress, int columns);
 
 /// Returns "1 h 02 min", "3 min 20 s" or "12 s".

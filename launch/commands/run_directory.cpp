@@ -28,8 +28,8 @@
 namespace jforge {
 
 namespace {
-/// Returns the recorded identity or, if identity.json is lost or damaged, the newest checkpoint's.
-/// Before there is one, nothing: prompts and trajectories are known by their own hashes.
+/// If identity.json is lost or damaged, the newest checkpoint's identity. Before there is one,
+/// nothing: prompts and trajectories have their own hashes.
 std::optional<IdentityRecord> recorded_identity(const RunLayout& layout) {
   const std::filesystem::path path = layout.identity();
   std::string reason = path.string() + " is gone";
@@ -368,8 +368,7 @@ void RunDirectory::log_evaluation(const std::string& model, std::int32_t rounds)
   draw("evaluation", rounds, scalars);
 }
 
-// One folder per round: a new attempt's session start drops all later steps, and rounds share step
-// numbers.
+// One folder per round: a new attempt drops all later steps, and rounds share step numbers.
 void RunDirectory::draw(const std::string& folder, std::int64_t step,
                         std::span<const Scalar> scalars) {
   auto log = curves_.find(folder);

@@ -1,6 +1,6 @@
 #pragma once
 
-/// A run directory owned by one job: lock, attempt number, status, logs, metrics, identity.
+/// A run directory owned by one job.
 
 #include <filesystem>
 #include <functional>
@@ -24,16 +24,16 @@
 
 namespace jforge {
 
-/// Throws ConfigError if a configuration is named like a YAML or JSON file.
+/// Throws ConfigError if the name is a YAML or JSON file's.
 void expect_toml_name(const std::filesystem::path& path);
 
-/// Collective. Passes the configuration file's text (empty for an empty `path`) to `load` on every
-/// rank. Rank 0 loads first, so that an error is reported once and thrown on all ranks.
+/// Collective. Gives the file's text (empty for an empty `path`) to `load` on every rank. Rank 0
+/// loads first, so that an error is reported once and thrown on all.
 void load_configuration(const Communicator& comm, const std::filesystem::path& path,
                         const std::function<void(const std::string& text)>& load);
 
-/// Returns whether anything was made under the directory's identity. Until then the identity does
-/// not bind, so that a failed import allows a corrected configuration.
+/// True once anything was made. Before that the identity does not bind, so that a failed import
+/// allows a corrected configuration.
 bool holds_work(const RunLayout& layout);
 
 class RunDirectory {
@@ -45,40 +45,37 @@ class RunDirectory {
     std::vector<std::string> accepted_changes;  ///< Keys, for identity.json.
     bool must_be_new = false;                   ///< --resume never
   };
-  /// Collective. Rank 0 creates and locks the directory, and every rank proves by a nonce that it
-  /// sees it (within publication_wait_seconds()). The identity must match the recorded one once
-  /// there are prompts, trajectories or a checkpoint. Repairs damaged records: identity.json from
-  /// the newest checkpoint, run.json from the metrics files. Throws EnvironmentError or
+  /// Collective. Rank 0 locks the directory; a nonce proves that every rank sees it
+  /// (publication_wait_seconds()). Once holds_work(), the identity must match the recorded one.
+  /// Repairs identity.json by the newest checkpoint, run.json by metrics. Throws EnvironmentError,
   /// ConfigError.
   RunDirectory(const Communicator& comm, const Settings& settings);
 
-  /// Collective. Writes identity.json and resolved_config.toml. Call it when nothing can refuse the
-  /// start any more, so that a refused start records no change.
+  /// Collective. Writes identity.json and resolved_config.toml. Requires: nothing can refuse the
+  /// start any more, because a refused start must not record changes.
   void record(const Communicator& comm);
   /// Rank 0: publishes run.json and a journal line; other ranks do nothing.
   void set_status(const std::string& status, const std::string& phase);
-  /// Rank 0: sets status "failed". Only logs write errors: `error` matters more, and a full disk
-  /// may cause both.
+  /// Rank 0: sets status "failed". Write errors are only logged: `error` matters more, and a full
+  /// disk may cause both.
   void set_failed(const std::exception& error) noexcept;
-  /// Rank 0: writes the phase's progress to run.json and metrics.prom, not durably. Write errors
-  /// are logged once and never end the job.
+  /// Rank 0: writes run.json and metrics.prom, not durably. Write errors are logged once.
   void set_progress(const PhaseProgress& progress);
-  /// Rank 0: appends a line to metrics.ATTEMPT.jsonl and a record to the event file.
+  /// Rank 0: appends to metrics.ATTEMPT.jsonl and the event file.
   void log_step(std::int32_t round, const StepMetrics& metrics);
-  /// Rank 0: appends the figures of `model` in evaluation/summary.json to the event file, at step
-  /// `rounds` (the number of rounds that trained it).
+  /// Rank 0: appends `model`'s figures in evaluation/summary.json to the event file, at step
+  /// `rounds` (that trained it).
   void log_evaluation(const std::string& model, std::int32_t rounds);
-  /// Sets what this rank computes on, for run.json.
+  /// For run.json.
   void set_device(std::string device) { device_ = std::move(device); }
-  /// Rank 0: when an earlier start finished last, as utc_now(); empty on other ranks.
+  /// Rank 0: when an earlier start finished last, as utc_now(); else empty.
   [[nodiscard]] const std::optional<std::string>& last_finished() const noexcept {
     return last_finished_;
   }
-  /// Rank 0: call when results of that start are about to change.
+  /// Rank 0: that start's results are about to change.
   void forget_finished() noexcept { last_finished_.reset(); }
   [[nodiscard]] int attempt() const noexcept { return attempt_; }
-  /// Returns the identity changes that this and earlier starts accepted, oldest first; on every
-  /// rank.
+  /// Identity changes accepted by this and earlier starts, oldest first; on every rank.
   [[nodiscard]] std::vector<IdentityDifference> accepted_changes() const;
 
  private:
@@ -86,7 +83,7 @@ class RunDirectory {
   void check_identity(const Settings& settings);
   /// Appends to the curves of tensorboard/`folder`.
   void draw(const std::string& folder, std::int64_t step, std::span<const Scalar> scalars);
-  /// Publishes files that only show progress.
+  /// For files that only show progress.
   void publish_signs(const std::function<void()>& publish);
 
   std::filesystem::path directory_;

@@ -12,7 +12,7 @@ namespace jforge {
 
 namespace {
 
-// Rank 0 measures while the others wait. Throws Interrupted if a stop was requested.
+// Rank 0 measures alone. Throws Interrupted if a stop was requested.
 nlohmann::ordered_json measure_roofline(EvaluationSession& evaluation) {
   const EvaluationContext context = evaluation.context();
   context.clock.enter("roofline");

@@ -2,14 +2,11 @@
 
 namespace jforge {
 
-/// Move-only handle of the terminal that shows standard error or output, if any. Tells only that
-/// there is one, and its width; output goes to the stream.
+/// Move-only handle of a stream's terminal, if any: tells that it exists, and its width.
 class Terminal {
  public:
-  /// Returns standard error's terminal or, for a rank whose standard error is a pipe of the mpirun
-  /// that started it on this host, that mpirun's.
+  /// Standard error's terminal or, for a rank whose standard error is its mpirun's pipe, mpirun's.
   [[nodiscard]] static Terminal of_standard_error();
-  /// Returns standard output's terminal.
   [[nodiscard]] static Terminal of_standard_output();
   Terminal() = default;
   Terminal(Terminal&& other) noexcept;
@@ -21,7 +18,7 @@ class Terminal {
   [[nodiscard]] int columns() const noexcept;
 
  private:
-  /// Takes ownership of the descriptor; closes it if it is not a terminal's.
+  /// Takes ownership of the descriptor; closes it unless it is a terminal's.
   explicit Terminal(int descriptor) noexcept;
 
   int descriptor_ = -1;

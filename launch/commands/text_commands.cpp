@@ -45,7 +45,7 @@ std::vector<TokenId> parse_ids(const std::string& text) {
   return ids;
 }
 
-/// Reads true, false and whole numbers as such, all else as text.
+/// All but true, false and whole numbers is text.
 TemplateArguments parse_template_arguments(const std::vector<std::string>& given) {
   constexpr const char* kOption = "--template-argument";
   TemplateArguments arguments;
@@ -70,7 +70,6 @@ TemplateArguments parse_template_arguments(const std::vector<std::string>& given
   return arguments;
 }
 
-/// Prints the answer while it is made.
 class PrintedAnswer {
  public:
   explicit PrintedAnswer(const BytePairTokenizer& tokenizer) : tokenizer_(tokenizer) {}
@@ -78,7 +77,7 @@ class PrintedAnswer {
     printed_ += tokens.size();
     print(stream_.add(tokenizer_.decode(tokens, true)));
   }
-  /// Prints the tokens that add() has not seen. `tokens` are all of the answer's.
+  /// `tokens`: all of the answer's. Prints those that add() has not seen.
   void finish(std::span<const TokenId> tokens) {
     add(tokens.subspan(printed_));
     print(stream_.finish() + "\n");
@@ -97,7 +96,7 @@ class PrintedAnswer {
   std::size_t printed_ = 0;
 };
 
-/// Returns whether standard output is a terminal that may have colours (https://no-color.org).
+/// See https://no-color.org.
 bool shows_colours() {
   const char* refused = std::getenv("NO_COLOR");
   return ::isatty(STDOUT_FILENO) != 0 && (refused == nullptr || *refused == '\0');
@@ -163,7 +162,7 @@ ExitCode decode_command(const DecodeOptions& options) {
     };
     const DecodingMethod ar = make_decoding_method(kBaselineMethod, settings, options.seed);
     const auto shown = [&](TokenId token) { return tokenizer.decode({&token, 1}, true); };
-    // The first run also reads the weights for the first time, so the second turn counts.
+    // The first run also loads the weights, so the second turn counts.
     TimedAnswer left;
     TimedAnswer right;
     for (int turn = 0; turn < 2; ++turn) {

@@ -38,8 +38,7 @@ PhaseProgress progress_of(const nlohmann::json& status) {
           .detail = status.value("detail", "")};
 }
 
-/// Returns "running, attempt 2, 4 ranks, node7, updated 2026-01-31T12:00:00Z". `dead`: why no job
-/// can be running.
+/// "running, attempt 2, 4 ranks, node7, updated 2026-01-31T12:00:00Z". `dead`: why no job can run.
 std::string heading(const nlohmann::json& status, const std::string& dead) {
   return fmt::format("{}{}, attempt {}, {} ranks, {}, updated {}",
                      dead.empty() ? "" : fmt::format("{}; last status ", dead),
@@ -65,7 +64,7 @@ std::string cut(const std::string& text, int columns) {
 ExitCode top_command(const std::filesystem::path& directory) {
   const Terminal terminal = Terminal::of_standard_output();
   for (bool first = true;; first = false) {
-    // The lock first: a job that ends in between has written its status.
+    // First, because a job that ends in between has written its status.
     const std::string lock = why_lock_is_dead(directory);
     const nlohmann::json status = status_of(directory);
     const bool running = status.value("status", "") == "running";

@@ -33,7 +33,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Continues after damage, so that one call names all of it.
+/// One call names all damage.
 class Findings {
  public:
   void check(const std::function<void()>& work) {
@@ -43,14 +43,12 @@ class Findings {
       damage_.emplace_back(error.what());
     }
   }
-  /// Checks a sealed record, if it exists.
   void record(const fs::path& path) {
     if (fs::exists(path)) {
       ++records_;
       check([&] { verify_sealed(path); });
     }
   }
-  /// Checks a log of sealed lines, if it exists.
   void lines(const fs::path& path) {
     if (fs::exists(path)) {
       ++records_;
@@ -107,7 +105,7 @@ void verify_model(const fs::path& path) {
                     : "nothing to compare the files with (no checksums.json)");
 }
 
-/// Checks merged files by their hash in the figures, everything else by seals.
+/// The figures hold the merged files' hash; all else is sealed.
 void verify_summary(const fs::path& directory, Findings& findings) {
   findings.check([&] { verify_sealed(directory / "summary.json"); });
   findings.check([&] {
@@ -189,7 +187,7 @@ void verify_records(const RunLayout& layout, Findings& findings) {
   }
 }
 
-/// Shards are sealed; the round's report shows whether any is missing.
+/// Shards are sealed; the report shows whether any is missing.
 void verify_round(const RunLayout& layout, std::int32_t round) {
   const fs::path path = layout.trajectories(round);
   const TrajectoryStore store = verify_trajectories(path);
@@ -222,7 +220,7 @@ void verify_run(const fs::path& path) {
     findings.record(layout.cleaning_report(round));
   }
   findings.check([&] { expect_none_lost(layout, rounds_behind_newest(layout)); });
-  // Unfinished checkpoints of a killed job are named, but are not damage.
+  // A killed job's unfinished checkpoints are not damage.
   for (const CheckpointDirectory& directory : list_checkpoint_directories(layout.checkpoints())) {
     const fs::path manifest = directory.path / kManifestName;
     if (fs::exists(manifest)) {
@@ -247,7 +245,7 @@ void verify_run(const fs::path& path) {
       verify_model(layout.model());
     });
   } else if (fs::exists(layout.model() / kChecksumsName)) {
-    // Of ordinary training, or of a run killed before it recorded its export.
+    // Of ordinary training, or of a run killed before it recorded the export.
     findings.check([&] { verify_model(layout.model()); });
   } else if (fs::exists(layout.model())) {
     fmt::print("{}: the export was not finished; ignored\n", layout.model().string());

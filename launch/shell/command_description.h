@@ -12,7 +12,7 @@ class App;
 
 namespace jforge {
 
-/// Kind of an option's or argument's value, apart from fixed words.
+/// What a value is, apart from fixed words.
 enum class ValueKind : std::uint8_t {
   none,         ///< A flag, or only `words` are valid.
   text,         ///< Text or a number: nothing to offer.
@@ -26,23 +26,22 @@ enum class ValueKind : std::uint8_t {
 
 /// An option or a positional argument.
 struct OptionDescription {
-  std::vector<std::string> names;  ///< "-h", "--help"; an argument has one: "config".
+  std::vector<std::string> names;  ///< "-h", "--help"; "config" for an argument.
   std::string help;
-  std::string placeholder;   ///< Of the value in --help: "DIR", "ar|jacobi"; empty for a flag.
-  std::string default_text;  ///< Empty if there is none.
+  std::string placeholder;   ///< In --help: "DIR", "ar|jacobi"; empty for a flag.
+  std::string default_text;  ///< May be empty.
   ValueKind kind = ValueKind::none;
   std::vector<std::string> words;  ///< Valid values, perhaps besides those of `kind`.
-  bool list = false;               ///< Several values, separated by commas.
+  bool list = false;               ///< Comma-separated.
   bool required = false;
 
   [[nodiscard]] bool takes_value() const { return !placeholder.empty(); }
 };
 
-/// The program or a command.
 struct CommandDescription {
   std::vector<std::string> path;  ///< "jforge", "probe", "logits".
   std::string help;
-  std::string group;  ///< Heading over the command in --help.
+  std::string group;  ///< Heading in --help.
   std::vector<OptionDescription> arguments;
   std::vector<OptionDescription> options;
   std::vector<CommandDescription> commands;
@@ -50,16 +49,15 @@ struct CommandDescription {
   [[nodiscard]] const std::string& name() const { return path.back(); }
 };
 
-/// Describes the parser `app` and its commands, except options without a group (for tests). An
-/// option's type name consists of lower-case words and an upper-case placeholder, separated by
-/// bars. Throws InternalError for an unknown placeholder.
+/// Describes `app` without options that have no group (for tests). Option type names are lower-case
+/// words and an upper-case placeholder, separated by bars. InternalError for an unknown one.
 [[nodiscard]] CommandDescription describe(const CLI::App& app);
 
-/// Returns `command` and all commands below it, in the parser's order.
+/// Returns `command` and all below it, in the parser's order.
 [[nodiscard]] std::vector<const CommandDescription*> all_commands(
     const CommandDescription& command);
 
-/// Returns the whole name, for example "jforge probe logits".
+/// Returns "jforge probe logits", for example.
 [[nodiscard]] std::string path_text(const CommandDescription& command);
 
 }  // namespace jforge

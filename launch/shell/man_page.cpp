@@ -38,7 +38,7 @@ constexpr Term kFiles[] = {
     {"logs/", "The log of each rank"},
 };
 
-// Escapes `text` so that groff prints the same ASCII characters and may break a line after a |.
+// Makes groff print the same ASCII characters, and permits a line break after a |.
 std::string roff(const std::string& text) {
   static const std::map<char, const char*> escapes{
       {'\\', "\\[rs]"}, {'-', "\\-"},    {'\'', "\\[aq]"}, {'`', "\\[ga]"},
@@ -95,7 +95,7 @@ std::string command_section(const CommandDescription& command) {
 }  // namespace
 
 std::string man_page(const CommandDescription& program) {
-  // Ragged lines without hyphens, because long options leave no room to stretch.
+  // Ragged lines without hyphens: long options leave no room to stretch.
   std::string page = ".TH JFORGE 1 \"\" \"jforge " JFORGE_VERSION
                      "\" \"User Commands\"\n.ad l\n.nh\n"
                      ".SH NAME\njforge \\- turns an autoregressive language model into a parallel "

@@ -11,10 +11,10 @@ namespace jforge {
 
 namespace {
 
-/// Collects the candidates that continue what is typed.
+/// Collects candidates that continue `typed`.
 struct Answer {
   std::string typed;
-  std::string before;  ///< In the same word before `typed`: "--set=", or nothing.
+  std::string before;  ///< Prefix in the same word: "--set=", or nothing.
   std::string lines;
 
   void offer(const std::string& word, const std::string& help = "") {
@@ -22,7 +22,7 @@ struct Answer {
   }
 };
 
-// Returns the option `name` if it takes a value, else null.
+// Null if the option takes no value.
 const OptionDescription* option_with_value(const CommandDescription& command,
                                            std::string_view name) {
   const auto found = std::ranges::find_if(command.options, [&](const OptionDescription& option) {
@@ -50,7 +50,7 @@ std::vector<ConfigKey> keys_for(const CommandDescription& command, ValueKind kin
 }
 
 void offer_keys(const CommandDescription& command, ValueKind kind, Answer& answer) {
-  // Keys of rounds are listed for round 1; offers them for the typed round.
+  // Round 1 stands for the typed round in the list of keys.
   constexpr std::string_view kRounds = "rounds.";
   const std::string& typed = answer.typed;
   const std::string round = typed.substr(0, typed.find_first_not_of("0123456789", kRounds.size()));

@@ -1,6 +1,6 @@
 #pragma once
 
-/// A least-squares polynomial over settings (block size, …), its degree chosen by cross-validation.
+/// A least-squares polynomial over settings; cross-validation chooses its degree.
 
 #include <optional>
 #include <span>
@@ -13,14 +13,14 @@ struct SurfacePoint {
   double value = 0;            ///< Finite.
 };
 
-/// Measured values of one setting. The polynomial uses log2(value) if they are geometric.
+/// Measured values of a setting; geometric ones enter as log2(value).
 struct SurfaceAxis {
   double low = 0;
   double high = 0;
   int distinct = 1;  ///< Number of different values.
 
   [[nodiscard]] bool geometric() const { return low > 0 && high > 4 * low; }
-  /// Returns value or log2(value), mapped from [low, high] to [−1, 1]; 0 if low = high.
+  /// Maps value or log2(value) from [low, high] to [−1, 1]; 0 if low = high.
   [[nodiscard]] double scaled(double value) const;
 };
 
@@ -33,13 +33,13 @@ struct PolynomialSurface {
   int degree = 0;
   double cross_validation_error = 0;  ///< Leave-one-out root mean square error.
 
-  /// `inputs`: [keys], within the measured range, because the polynomial does not extrapolate.
+  /// `inputs`: [keys], within the measured range: it does not extrapolate.
   [[nodiscard]] double evaluate(std::span<const double> inputs) const;
 };
 
-/// Returns the polynomial of degree 1 to 6 with the smallest cross-validation error; a higher
-/// degree must improve it by 1 %. Returns nothing if none beats the mean of the other points.
-/// Throws InternalError if points have different numbers of keys.
+/// Returns the polynomial of degree 1 to 6 with the smallest cross-validation error (a higher
+/// degree must gain 1 %), or nothing if none beats the mean of the other points. Throws
+/// InternalError if numbers of keys differ.
 [[nodiscard]] std::optional<PolynomialSurface> fit_surface(std::span<const SurfacePoint> points);
 
 }  // namespace jforge

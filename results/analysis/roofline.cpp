@@ -12,9 +12,9 @@ namespace jforge {
 
 namespace {
 
-// Knees tried between the smallest and the largest number of rows.
+// Tried between the smallest and the largest number of rows.
 constexpr int kCandidates = 600;
-// Relative error of timers, so that a perfect fit does not beat all others.
+// Relative error of timers; keeps a perfect fit from winning.
 constexpr double kNoiseFloor = 1e-4;
 
 struct Line {
@@ -136,8 +136,7 @@ RooflineFit fit_roofline(std::span<const LatencyPoint> points) {
       chosen = best.line;
       fit.knee = fit.knee_low = fit.knee_high = best.knee;
       const double noise = static_cast<double>(count) * kNoiseFloor * kNoiseFloor;
-      // 95 % quantile of F(1, count − 3), because the noise is estimated with count − 3 degrees of
-      // freedom.
+      // 95 % quantile of F(1, count − 3); the noise estimate has count − 3 degrees of freedom.
       const auto freedom = static_cast<std::int64_t>(count) - 3;
       const double quantile = student_quantile(freedom) * student_quantile(freedom);
       const double limit =

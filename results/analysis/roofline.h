@@ -1,7 +1,6 @@
 #pragma once
 
-/// Finds the knee of latency over tokens decoded in parallel: before it more tokens are almost
-/// free, beyond it they cost in proportion.
+/// The knee of latency over parallel tokens: before it more tokens are almost free.
 
 #include <cstdint>
 #include <optional>
@@ -33,10 +32,10 @@ struct RooflineFit {
   [[nodiscard]] double seconds(double rows) const;
 };
 
-/// Fits by least squares of the relative error over all knees between the smallest and the largest
-/// number of rows. Returns the simplest shape that the Bayesian information criterion does not
-/// reject; a knee needs 4 points. Throws DataError for fewer than 2 different numbers of rows, or
-/// if rows or seconds are not positive and finite.
+/// Least squares of the relative error over all knees between the smallest and the largest number
+/// of rows. Returns the simplest shape that the Bayesian information criterion does not reject; a
+/// knee needs 4 points. Throws DataError for fewer than 2 distinct numbers of rows, or values that
+/// are not positive and finite.
 [[nodiscard]] RooflineFit fit_roofline(std::span<const LatencyPoint> points);
 
 }  // namespace jforge

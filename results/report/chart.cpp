@@ -13,7 +13,7 @@ namespace jforge {
 
 namespace {
 
-// The area for data, and the whole with a legend of one line.
+// The data's area, and the whole with a legend of one line.
 constexpr double kLeft = 72;
 constexpr double kRight = 696;
 constexpr double kTop = 44;
@@ -25,7 +25,7 @@ constexpr const char* kInk = "#333333";
 // Okabe–Ito.
 constexpr std::array<const char*, 7> kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                                  "#e69f00", "#56b4e9", "#444444"};
-// Viridis, whose even lightness steps work in grey, too.
+// Viridis: even steps in lightness work in grey, too.
 constexpr std::array<const char*, 9> kHeat = {"#440154", "#472c7a", "#3b518b", "#2c718e", "#21908d",
                                               "#27ad81", "#5cc863", "#aadc32", "#fde725"};
 
@@ -50,7 +50,7 @@ struct Axis {
     low = shows(value) ? std::min(low, scaled(value)) : low;
     high = shows(value) ? std::max(high, scaled(value)) : high;
   }
-  // Ends the range and widens both ends by a share of its length. Without values any range will do.
+  // Widens the range at both ends by a share of its length.
   void close(double margin) {
     if (low > high) {
       low = 0;
@@ -69,8 +69,8 @@ struct Axis {
     const double place = low + share * (high - low);
     return spec.logarithmic ? std::exp2(place) : place;
   }
-  // Returns powers of 2 on a long logarithmic axis (for fractions 1, 2 and 5 times powers of 10),
-  // else about 8 multiples of 1, 2 or 5 times a power of 10.
+  // Powers of 2 on a long logarithmic axis (for fractions 1, 2, 5 times powers of 10), else about 8
+  // multiples of 1, 2 or 5 times a power of 10.
   [[nodiscard]] std::vector<double> ticks() const {
     const bool powers = spec.logarithmic && high - low > 3;
     const bool decades = powers && low < -1;
@@ -113,7 +113,6 @@ std::string upright_text(double x, const std::string& text) {
   return svg_text(x, y, text, "middle", 12, fmt::format("transform=\"rotate(-90 {} {})\"", x, y));
 }
 
-// As large as `width` permits.
 std::string fitted_text(double x, double y, double width, const std::string& text) {
   const double size = std::clamp(width / text_width(text, 1), 6.0, 12.0);
   return svg_text(x, y, text, "middle", static_cast<int>(size));
@@ -173,7 +172,7 @@ class Drawing {
   [[nodiscard]] bool groups() const { return !chart_.x.names.empty(); }
   [[nodiscard]] double unit() const { return x_.pixel(1) - x_.pixel(0); }
 
-  // Draws ticks with labels, and grid lines for the y axis.
+  // Ticks with labels; grid lines for the y axis.
   void axes() {
     for (const double tick : y_.ticks()) {
       svg_ += svg_line(x_.from, y_.pixel(tick), x_.to, y_.pixel(tick), "#dddddd") +
@@ -241,7 +240,7 @@ class Drawing {
     }
   }
 
-  // Draws dots or bars with error bars; bars of a group side by side.
+  // Dots or bars with error bars; a group's bars side by side.
   void points(std::size_t s) {
     const ChartSeries& series = chart_.series[s];
     const double count = groups() ? static_cast<double>(chart_.series.size()) : 1;
@@ -282,7 +281,7 @@ class Drawing {
                      "paint-order=\"stroke\" stroke=\"white\" stroke-width=\"4\"");
   }
 
-  // Draws as many lines as needed; returns the last one's height.
+  // Returns the last line's height.
   double legend() {
     double x = kLeft;
     double y = kHeight - 22;

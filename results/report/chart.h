@@ -1,7 +1,6 @@
 #pragma once
 
-/// SVG charts: lines, bars with intervals, and functions of two settings as coloured cells.
-/// Colour-blind readers can tell the colours apart.
+/// SVG charts for colour-blind readers, too: lines, bars with intervals, surfaces.
 
 #include <functional>
 #include <optional>
@@ -14,7 +13,7 @@ struct ChartAxis {
   std::string label = {};
   bool logarithmic = false;             ///< Values ≤ 0 are left out.
   bool from_zero = false;               ///< If linear; otherwise the data's range.
-  std::vector<std::string> names = {};  ///< Group names at x = 0, 1, …; only for an x axis.
+  std::vector<std::string> names = {};  ///< Of groups at x = 0, 1, …; x axis only.
 };
 
 struct ChartPoint {
@@ -23,38 +22,38 @@ struct ChartPoint {
   std::string label = {};
 };
 
-/// Points with a non-finite coordinate are left out.
+/// Leaves out points with a non-finite coordinate.
 struct ChartSeries {
   std::string name;
   std::vector<double> x = {};
-  std::vector<double> y = {};    ///< As many as x, like the others unless empty.
-  std::vector<double> low = {};  ///< Interval: error bars of dots and groups.
+  std::vector<double> y = {};    ///< As long as x, like the others unless empty.
+  std::vector<double> low = {};  ///< Error bars of dots and groups.
   std::vector<double> high = {};
-  std::vector<double> raw = {};  ///< Values before smoothing to y: a faint line.
+  std::vector<double> raw = {};  ///< Before smoothing to y: a faint line.
   bool dashed = false;           ///< For fits.
   bool dots = false;             ///< For measurements.
 };
 
-/// Groups show bars if y begins at 0, else dots, because cut bars mislead.
+/// Groups are bars if y begins at 0, else dots: cut bars mislead.
 struct Chart {
   std::string title = {};
   ChartAxis x = {};
   ChartAxis y = {};
   std::vector<ChartSeries> series = {};
   std::optional<ChartPoint> ring = {};  ///< Marks the best point.
-  /// If set, colours cells by its value. Called only within the data's range.
+  /// If set: colours cells. Called only within the data's range.
   std::function<double(double x, double y)> surface = {};
   std::string surface_label = {};
 };
 
-/// Returns a document of 720 × 420, higher if the legend needs several lines.
+/// 720 × 420, higher if the legend needs several lines.
 [[nodiscard]] std::string render_svg(const Chart& chart);
 
 /// Returns `text` with &, <, > and " as entities.
 [[nodiscard]] std::string xml_escaped(const std::string& text);
-/// Returns the approximate width in pixels of `text` at a font size.
+/// Approximate width in pixels.
 [[nodiscard]] double text_width(const std::string& text, double size);
-/// Returns a text element. `anchor`: start, middle or end; `more`: further attributes.
+/// `anchor`: start, middle or end; `more`: further attributes.
 [[nodiscard]] std::string svg_text(double x, double y, const std::string& text, const char* anchor,
                                    int size, const std::string& more = {});
 

@@ -19,7 +19,7 @@ namespace jforge {
 
 namespace {
 
-// Ordered by first occurrence. `measured`: Measured or pointers to them.
+// In order of occurrence. `measured`: Measured or pointers to them.
 template <class Range>
 std::vector<std::string> model_names(const Range& measured) {
   std::vector<std::string> names;
@@ -33,7 +33,7 @@ std::vector<std::string> model_names(const Range& measured) {
   return names;
 }
 
-// Comparable figures: one task, one scorer, the same problems, the same sampling.
+// Comparable: one task, scorer and sampling, the same problems.
 struct TaskGroup {
   std::string heading;
   std::string alike;     // group_heading() of each
@@ -41,8 +41,7 @@ struct TaskGroup {
   std::vector<const Measured*> rows;
 };
 
-// Returns "word_problems (number, extract-2), 500 problems, temperature 1": task, scorer's parts
-// after the task's name, problems, and sampling if not greedy.
+// "word_problems (number, extract-2), 500 problems, temperature 1"; the sampling unless greedy.
 std::string group_heading(const Measured& m) {
   std::string rule = json_text(*m.figures, "scorer");
   const std::size_t name = rule.find('/');
@@ -95,7 +94,7 @@ std::vector<const ReportJson*> figures_of(const TaskGroup& group) {
   return figures;
 }
 
-// Names the fastest method of each model at each batch size.
+// Per model and batch size.
 std::string fastest_lines(const TaskGroup& group) {
   std::string text;
   for (const std::string& model : model_names(group.rows)) {
@@ -119,13 +118,13 @@ std::string fastest_lines(const TaskGroup& group) {
   return text.empty() ? text : text + "\n";
 }
 
-// Returns a table per batch size of speeds that interleaved repeats measured; empty without any.
+// A table per batch size of interleaved measurements; empty without any.
 std::string speed_tables(const TaskGroup& group) {
   std::string text;
   for (const double batch : speed_batches(figures_of(group))) {
     TableCells rows = {{"model", "method", "on", "tokens/s", "95 % interval", "with prefill",
                         "95 % interval", "over AR", "95 % interval"}};
-    // A column only if values differ.
+    // Only if values differ.
     const bool apart = speed_places(figures_of(group), batch).size() > 1;
     for (const Measured* m : group.rows) {
       if (const ReportJson* const speed = speed_at(*m->figures, batch)) {
@@ -145,7 +144,7 @@ std::string speed_tables(const TaskGroup& group) {
   return text.empty() ? text : text + fastest_lines(group) + speed_remarks(figures_of(group));
 }
 
-// Omits the sampling, which the heading states for all rows.
+// The heading states the sampling.
 std::string measurement_table(const TaskGroup& group) {
   TableCells rows = {{"model", "method"}};
   std::ranges::transform(kMethodSettings, std::back_inserter(rows[0]), setting_name);
@@ -165,7 +164,7 @@ std::string measurement_table(const TaskGroup& group) {
   return markdown_table(rows, 2);
 }
 
-// Accuracy by rule for tasks with several rules; empty without any.
+// For tasks with several rules; else empty.
 std::string rules_table(const std::vector<Measured>& all) {
   TableCells rows = {{"task", "model", "method", "rule", "accuracy"}};
   for (const Measured& m : all) {
@@ -185,7 +184,7 @@ std::string rules_table(const std::vector<Measured>& all) {
                    markdown_table(rows, 4) + "\n";
 }
 
-// Warns if a task has figures of different scorers or samplings, which must not be compared.
+// Different scorers or samplings of a task must not be compared.
 std::string comparison_warnings(const std::vector<Measured>& all) {
   std::map<std::string, std::set<std::string>> scorers;
   std::map<std::string, std::set<std::string>> samplings;
@@ -212,7 +211,7 @@ std::string comparison_warnings(const std::vector<Measured>& all) {
   return text;
 }
 
-// "gsm8k jacobi block_size=16 blocks=2": words that a label can be broken between.
+// "gsm8k jacobi block_size=16 blocks=2", which a label can break at spaces.
 std::string group_of(const Measured& m) {
   std::string method = m.method;
   std::ranges::replace(method, ',', ' ');
@@ -220,7 +219,7 @@ std::string group_of(const Measured& m) {
   return m.task + " " + (settings == std::string::npos ? method : method.replace(settings, 1, " "));
 }
 
-// Groups are task × method, series are models, so that before and after are side by side.
+// Groups are task × method, series are models: before beside after.
 Chart bars(const std::vector<Measured>& all, const std::string& title, const ChartAxis& y,
            bool with_reference, double factor, const std::string& key) {
   Chart chart{.title = title, .y = y};
@@ -245,7 +244,7 @@ Chart bars(const std::vector<Measured>& all, const std::string& title, const Cha
   return chart;
 }
 
-// Returns the method of a model and task with the highest TPF.
+// By TPF.
 const Measured* fastest(const std::vector<Measured>& all, const std::string& model,
                         const std::string& task) {
   const Measured* best = nullptr;
@@ -258,7 +257,7 @@ const Measured* fastest(const std::vector<Measured>& all, const std::string& mod
   return best;
 }
 
-// At batch 1, where decoding several tokens at once gains most.
+// At batch 1, where parallel decoding gains most.
 void write_speed_figure(ReportWriter& report, const std::vector<Measured>& all) {
   std::vector<Measured> speeds;
   for (const Measured& m : all) {
@@ -276,7 +275,7 @@ void write_speed_figure(ReportWriter& report, const std::vector<Measured>& all) 
                                 true, 1, "tokens_per_second")));
 }
 
-// Compares ways of training: one line per model and task.
+// A line per model and task.
 void write_ablation(ReportWriter& report, const std::vector<Measured>& all) {
   const std::vector<std::string> models = model_names(all);
   const auto trained = std::ranges::count_if(models, [](const auto& m) { return m != kBaseModel; });

@@ -1,7 +1,6 @@
 #pragma once
 
-/// The report's section on evaluation/summary.json: speeds, training trade-offs, and measurement
-/// settings.
+/// The report's section on evaluation/summary.json.
 
 #include <string>
 #include <vector>
@@ -10,11 +9,11 @@
 
 namespace jforge {
 
-/// The untrained model in summaries. Its greedy decoding is the reference of speed-ups.
+/// The untrained model in summaries; its greedy decoding is the reference of speed-ups.
 inline constexpr const char* kBaseModel = "base";
 inline constexpr const char* kReferenceMethod = "ar";
 
-/// Results of a method on a task. `figures` points into the summary.
+/// A method's results on a task. `figures` points into the summary.
 struct Measured {
   std::string task;
   std::string model;
@@ -24,12 +23,11 @@ struct Measured {
   [[nodiscard]] double number(const char* key) const { return json_number(*figures, key); }
 };
 
-/// Returns all figures of an evaluation's or a sweep's summary.json, grouped by task, otherwise in
-/// the file's order. Throws DataError if "models" is malformed.
+/// Returns all figures of a summary.json, grouped by task, else in the file's order. Throws
+/// DataError if "models" is malformed.
 [[nodiscard]] std::vector<Measured> all_figures(const ReportJson& summary);
 
-/// Writes the section and returns its tables of accuracy and speed; nothing if `summary` has no
-/// model. Throws DataError if "models" is malformed.
+/// Returns the tables of accuracy and speed; empty without models. Throws DataError.
 std::string write_evaluation_section(ReportWriter& report, const ReportJson& summary);
 
 }  // namespace jforge

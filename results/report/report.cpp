@@ -15,7 +15,7 @@ namespace jforge {
 
 namespace {
 
-// Returns all attempts' steps, each once.
+// All attempts' steps, each once.
 std::string merged_metrics(const std::map<std::int32_t, std::vector<MetricsRow>>& rounds) {
   std::string lines;
   for (const auto& [round, rows] : rounds) {
@@ -30,7 +30,7 @@ void write_overview(ReportWriter& report, const ReportJson& status) {
   TableCells rows = {{"run", ""}};
   for (const auto& [key, value] : status.items()) {
     if (key == "status" || key == "phase") {
-      continue;  // only valid while the report is written
+      continue;  // valid only while the report is written
     }
     rows.push_back({key, value.is_string() ? value.get<std::string>() : value.dump()});
   }
@@ -40,7 +40,7 @@ void write_overview(ReportWriter& report, const ReportJson& status) {
   }
 }
 
-// Returns whether the model of sweep/ differs from evaluation/'s of the same name.
+// Whether sweep/ and evaluation/ give two models the same name.
 bool is_of_another_model(const std::filesystem::path& run, const std::string& model) {
   const auto weights = [&](const char* folder) {
     const auto claim = read_json_object(run / folder / model / "model.json");
@@ -51,7 +51,7 @@ bool is_of_another_model(const std::filesystem::path& run, const std::string& mo
   return !swept.empty() && !evaluated.empty() && swept != evaluated;
 }
 
-/// Writes each summary's figures for spreadsheets and data frames.
+/// For spreadsheets and data frames.
 void write_csv(const std::filesystem::path& run) {
   for (const char* folder : {"evaluation", "sweep"}) {
     if (const auto summary = read_json_object(run / folder / "summary.json")) {

@@ -33,7 +33,7 @@ bool holds_something(const TableCells& rows, std::size_t column) {
          });
 }
 
-// Blanks characters that control a terminal: ASCII's, and U+0080 to U+009F.
+// Control characters of ASCII, and U+0080 to U+009F, would command a terminal.
 void blank_controls(std::string& text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
@@ -46,7 +46,6 @@ void blank_controls(std::string& text) {
   }
 }
 
-// Escapes cells for a table.
 TableCells escaped(TableCells rows) {
   for (auto& row : rows) {
     for (std::string& cell : row) {

@@ -12,35 +12,32 @@ using ReportJson = nlohmann::ordered_json;
 /// Rows of cells; the first row is the head.
 using TableCells = std::vector<std::vector<std::string>>;
 
-/// Maximum width of a table in characters, so that a terminal shows it whole.
+/// In characters, so that a terminal shows a table whole.
 inline constexpr std::size_t kTableWidth = 100;
 
-/// Returns a Markdown table with aligned columns. Escapes bars in cells and turns line breaks into
-/// spaces. The first `keys` columns identify a row. Other columns are left out if all their cells
-/// are "–" or empty. A table wider than kTableWidth is split into several that repeat the keys.
-/// Throws InternalError if rows differ in their number of cells.
+/// Returns a Markdown table with aligned columns; escapes cells. The first `keys` columns identify
+/// a row. Other columns are left out if all cells are "–" or empty. A table wider than kTableWidth
+/// is split, and each part repeats the keys. Throws InternalError if rows differ in length.
 [[nodiscard]] std::string markdown_table(const TableCells& cells, std::size_t keys = 1);
-/// Returns `text` cut to `width` characters, ending in "…" if it was longer.
+/// Returns at most `width` characters of `text`, with "…" as the last if cut.
 [[nodiscard]] std::string clipped(const std::string& text, std::size_t width);
 
-/// Returns the file's JSON object, or nothing if the file is missing. Throws DataError naming the
-/// file if it holds none.
+/// Nothing if the file is missing. Throws DataError naming the file if it is not a JSON object.
 [[nodiscard]] std::optional<ReportJson> read_json_object(const std::filesystem::path& path);
-/// Returns the number under `key`, or NaN.
+/// NaN if there is none.
 [[nodiscard]] double json_number(const ReportJson& object, const std::string& key);
-/// Returns the text under `key`, or "–".
+/// "–" if there is none.
 [[nodiscard]] std::string json_text(const ReportJson& object, const std::string& key);
-/// Formats `value` with fmt's `format`; "–" if it is not finite.
+/// Formats with fmt; "–" if `value` is not finite.
 [[nodiscard]] std::string shown(double value, const char* format);
-/// Returns "98.0–99.4 %" from accuracy_low and accuracy_high in `figures`, or "–".
+/// "98.0–99.4 %" from accuracy_low and accuracy_high, or "–".
 [[nodiscard]] std::string accuracy_interval(const ReportJson& figures);
-/// Returns "4.93–5.08" from KEY_low and KEY_high, each in fmt's `format`, or "–".
+/// "4.93–5.08" from KEY_low and KEY_high, or "–". `format`: fmt's.
 [[nodiscard]] std::string interval_text(const ReportJson& figures, const std::string& key,
                                         const char* format);
-/// Replaces all but letters and digits by "_", for names of figures.
+/// For figures: "_" replaces all but letters and digits.
 [[nodiscard]] std::string file_name_of(const std::string& name);
 
-/// The report.md being written, and its figures.
 struct ReportWriter {
   std::filesystem::path directory;
   std::string text = {};

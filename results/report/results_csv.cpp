@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kLineEnd = "\r\n";
 
-/// Quotes only if necessary, like Python's csv module.
+/// Quotes only if necessary, like Python's csv.
 std::string csv_cell(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == std::string::npos) {
     return text;

@@ -6,10 +6,9 @@
 
 namespace jforge {
 
-/// Returns an evaluation's or a sweep's summary.json as CSV (RFC 4180): a header and a row for each
-/// model, task and method. Columns are figures in order of first occurrence; a nested figure is
-/// named by its path ("speed.0.tokens_per_second"). Missing and null figures are empty. Throws as
-/// all_figures() does.
+/// Returns a summary.json as CSV (RFC 4180): a header, then a row per model, task and method.
+/// Columns are figures in order of first occurrence, nested ones by path
+/// ("speed.0.tokens_per_second"). Missing and null figures are empty. Throws like all_figures().
 [[nodiscard]] std::string results_csv(const ReportJson& summary);
 
 }  // namespace jforge

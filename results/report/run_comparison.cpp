@@ -25,7 +25,7 @@ namespace jforge {
 namespace {
 
 constexpr std::size_t kMostFlips = 20;
-// Column widths of flipped verdicts, so that a line fits kTableWidth.
+// Keep a line of flipped verdicts within kTableWidth.
 constexpr std::size_t kVerdictWidth = 20;
 constexpr std::size_t kAnswerWidth = 14;
 
@@ -40,7 +40,7 @@ struct Sample {
 };
 // Equal on both sides for the same question.
 struct SampleKey {
-  std::string problem;      // its hash
+  std::string problem;      // hash
   std::int64_t repeat = 0;  // counts equal problems of a benchmark
   std::int64_t sample = 0;
   auto operator<=>(const SampleKey&) const = default;
@@ -77,7 +77,7 @@ Sample read_sample(const ReportJson& json) {
           json_number(json, "forwards")};
 }
 
-// Returns a method's samples; empty if the file is missing.
+// Empty if the file is missing.
 Samples read_samples(const Side& side, const std::string& model, const std::string& task,
                      const std::string& method) {
   const std::filesystem::path path =
@@ -145,7 +145,6 @@ std::string configuration_section(const ComparedRun& first, const ComparedRun& s
   return text + "\n";
 }
 
-// Pairs the names that denote the same model.
 std::vector<std::pair<std::string, std::string>> paired_models(const Side& first,
                                                                const Side& second) {
   std::vector<std::pair<std::string, std::string>> pairs;
@@ -201,7 +200,7 @@ std::vector<Pair> shared_figures(const Side& first, const Side& second) {
   return pairs;
 }
 
-// Returns a line for each result that only `side` has.
+// A line for each result that only `side` has.
 std::string left_over(const Side& side, const std::vector<Pair>& pairs, bool is_first,
                       const char* letter) {
   std::string text;
@@ -315,7 +314,7 @@ std::vector<std::string> figures_row(const Pair& pair, const PairedVerdicts& ver
   }
   row.push_back(both(first_tpf, second_tpf, "{:.2f}"));
   row.push_back(shown(second_tpf / first_tpf, "{:.2f}×"));
-  // Speeds of two runs were measured at different times, so compare their gains over AR.
+  // Runs were measured at different times, so compare gains over AR.
   const auto gain = [](const ReportJson& figures) {
     return with_interval(speed_at(figures, 1), "speed_up", "{:.2f}", "×");
   };
@@ -324,7 +323,7 @@ std::vector<std::string> figures_row(const Pair& pair, const PairedVerdicts& ver
   return row;
 }
 
-// Accuracy by rule for tasks with several rules.
+// For tasks with several rules.
 std::string rules_note(const Pair& pair) {
   const auto first = pair.first->find("rule_accuracy");
   const auto second = pair.second->find("rule_accuracy");

@@ -12,7 +12,7 @@ namespace jforge {
 
 namespace {
 
-// Ignores elements that are not objects, which another version's summary may have.
+// Another version's summary may have elements that are not objects.
 std::vector<const ReportJson*> speeds_of(const ReportJson& figures) {
   std::vector<const ReportJson*> speeds;
   const auto found = figures.find("speed");

@@ -21,21 +21,20 @@ namespace jforge {
 namespace {
 
 constexpr const char* kSpeed = "tokens_per_second";
-// Batch size of curves and surfaces, at which decoding several tokens at once gains most.
+// Batch size of figures: parallel decoding gains most.
 constexpr double kBatch = 1;
 constexpr const char* kFurtherTasks = "further_tasks";
 constexpr const char* kBlockSize = "block_size";
 constexpr int kCurveSteps = 120;
-// As many as there are colours.
+// As many as colours.
 constexpr std::size_t kMaxLines = 7;
-// Third over first quartile of a latency; above it, other work dominates the measurement.
+// Third over first quartile of a latency; beyond it other work dominates.
 constexpr double kUnsteady = 1.5;
 
 [[noreturn]] void refuse(const std::string& what) {
   throw DataError("sweep/sweep.json: " + what + "; sweep again");
 }
 
-// A task's sweep, with its keys resolved.
 struct Sweep {
   std::string model;
   std::string task;
@@ -55,7 +54,7 @@ struct Sweep {
     }
     return values;
   }
-  // All points', and the baseline's if there is one.
+  // The baseline is last.
   [[nodiscard]] std::vector<const ReportJson*> all_figures() const {
     std::vector<const ReportJson*> figures = points;
     if (baseline.is_object()) {
@@ -100,7 +99,7 @@ std::string setting_text(const std::vector<std::string>& keys, const std::vector
   return text;
 }
 
-// Interleaved tokens per second of a setting at batch 1, with its interval.
+// Interleaved tokens per second at batch 1.
 struct PointSpeed {
   SurfacePoint point;
   double low = 0;
@@ -120,7 +119,7 @@ std::vector<PointSpeed> measured_speeds(const Sweep& sweep) {
   return speeds;
 }
 
-// Names a row: its settings, or "AR" with the settings that decide its tokens, too.
+// The settings; for the baseline "AR" and those that decide its tokens.
 std::vector<std::string> row_names(const Sweep& sweep, const ReportJson& figures) {
   std::vector<std::string> names;
   if (&figures != &sweep.baseline) {
@@ -138,7 +137,7 @@ std::vector<std::string> row_names(const Sweep& sweep, const ReportJson& figures
   return names;
 }
 
-// Returns all settings and the baseline, fastest at the smallest batch first.
+// Fastest at the smallest batch first, with the baseline.
 std::string settings_table(const Sweep& sweep) {
   std::vector<const ReportJson*> sorted = sweep.all_figures();
   const std::vector<double> batches = speed_batches(sorted);
@@ -175,7 +174,7 @@ std::string settings_table(const Sweep& sweep) {
          "brackets: 95 % intervals.\n";
 }
 
-// Names the fastest setting per batch size, and doubts about speeds.
+// Per batch size, with doubts about speeds.
 std::string fastest_settings(const Sweep& sweep) {
   const NamedFigures baseline{"AR", sweep.baseline.is_object() ? &sweep.baseline : nullptr};
   std::vector<NamedFigures> settings;
@@ -196,7 +195,7 @@ const SurfacePoint& fastest_point(const std::vector<PointSpeed>& speeds) {
   return std::ranges::max_element(speeds, {}, value)->point;
 }
 
-// Measured speeds over the one key that varies, the fitted curve if any, and AR.
+// Speeds over the one key that varies, the fit if any, and AR.
 Chart speed_curve(const Sweep& sweep, const std::vector<PointSpeed>& speeds, std::size_t key,
                   const std::optional<PolynomialSurface>& surface) {
   const SurfacePoint& fastest = fastest_point(speeds);
@@ -235,7 +234,7 @@ Chart speed_curve(const Sweep& sweep, const std::vector<PointSpeed>& speeds, std
   return chart;
 }
 
-// The surface over two keys at the fastest setting's other keys, and the settings in that plane.
+// Over two keys, with the others as in the fastest setting.
 Chart speed_surface(const Sweep& sweep, const std::vector<PointSpeed>& speeds, std::size_t first,
                     std::size_t second, const PolynomialSurface& surface) {
   const SurfacePoint& fastest = fastest_point(speeds);
@@ -304,9 +303,8 @@ void write_speed_figure(ReportWriter& report, const Sweep& sweep,
   }
 }
 
-// Returns the table and the fastest settings.
 std::string write_one_sweep(ReportWriter& report, const Sweep& sweep) {
-  // The last point has the highest temperature, and greedy points record no other sampling.
+  // The last point has the highest temperature; greedy points record nothing else.
   const std::string sampling = sampling_text(*sweep.points.back(), sweep.keys);
   std::string tables = fmt::format(
       "### {}, {}{}{}{}\n\n{}\n{}", sweep.name(), sweep.model,
@@ -323,7 +321,7 @@ std::string write_one_sweep(ReportWriter& report, const Sweep& sweep) {
   return tables;
 }
 
-// Draws TPF over block size, a line per task, method and setting of the other keys.
+// A line per task, method and setting of the other keys.
 void write_block_size_figure(ReportWriter& report, const std::vector<Sweep>& sweeps) {
   Chart chart{.title = "Tokens per forward pass over block size",
               .x = {"block size", true},

@@ -13,19 +13,19 @@ namespace jforge {
 
 namespace {
 
-// Round of `jforge pretrain` and `jforge finetune`, which record a consistency loss of 0.
+// Of `jforge pretrain` and `finetune`, whose consistency loss is 0.
 constexpr std::int32_t kOrdinaryTraining = 0;
 
 using Rounds = std::map<std::int32_t, std::vector<MetricsRow>>;
 
-/// A curve over all rounds.
+/// Over all rounds.
 struct Curve {
   const char* key;
   const char* figure;
   const char* title;
   ChartAxis y;
   double factor = 1;
-  bool loss = true;  ///< Otherwise measured at intervals: not smoothed, with dots.
+  bool loss = true;  ///< Otherwise measured at intervals: dots, not smoothed.
 };
 
 const std::array<Curve, 4> kCurves = {
@@ -59,7 +59,7 @@ std::vector<double> column(const std::vector<MetricsRow>& steps, const char* key
   return values;
 }
 
-// Exponential moving average over a tenth of the values, without non-finite ones.
+// Exponential moving average over a tenth of the values; skips non-finite ones.
 std::vector<double> smoothed(const std::vector<double>& values) {
   const double share = 2 / (std::max(1.0, static_cast<double>(values.size()) / 10) + 1);
   double sum = 0;
@@ -130,7 +130,7 @@ void write_training_section(ReportWriter& report, const Rounds& rounds) {
 
 namespace {
 
-/// Writes what cleaning left out in each round that asked for it.
+/// Only rounds that asked for cleaning.
 void write_cleaning(ReportWriter& report, const std::filesystem::path& run_directory) {
   TableCells rows;
   for (int round = 1;

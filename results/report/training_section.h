@@ -1,7 +1,5 @@
 #pragma once
 
-/// The report's sections on training: losses, trajectories, prompts.
-
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -13,7 +11,7 @@ namespace jforge {
 
 void write_training_section(ReportWriter& report,
                             const std::map<std::int32_t, std::vector<MetricsRow>>& rounds);
-/// Reads round-R/generation.json of every round. Throws DataError if one is damaged.
+/// Reads round-R/generation.json. Throws DataError if one is damaged.
 void write_trajectories_section(ReportWriter& report, const std::filesystem::path& run_directory);
 /// `import`: prompts_import.json.
 void write_prompts_section(ReportWriter& report, const ReportJson& import);
