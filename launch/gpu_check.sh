@@ -1,23 +1,21 @@
 #!/usr/bin/env bash
-# gpu_check.sh [--build DIR] [--out FILE.md] [--only LIST] [--seconds N] [--emulated]: checks this machine's GPU. Runs
-# the tests labelled gpu, the benchmarks and, if installed, compute-sanitizer. Prints one table (what, result, figure,
-# bound, ratio) and writes it row by row to FILE (gpu_check.md); logs go to gpu_check_logs in FILE's folder.
-# gpu_check.sh [--build DIR] --bundle OUT.tar.xz|OUT.tar.zst: packs everything for a machine without our packages or a
-# build; there, run the unpacked launch/gpu_check.sh. xz is smaller, takes minutes, and python3 can unpack it.
-# gpu_check.sh [--build DIR] [--emulated] --libraries: prints the folders of CUDA's libraries, as JFORGE_CUDA_LIBRARIES for
-# programs of a bundle that are started by hand.
+# gpu_check.sh [--build DIR] [--out FILE.md] [--only LIST] [--seconds N] [--emulated]: checks this machine's GPU by the
+# tests labelled gpu, the benchmarks and, if installed, compute-sanitizer. Prints one table (what, result, figure, bound,
+# ratio) and writes it row by row to FILE (gpu_check.md), with logs in gpu_check_logs beside it.
+# gpu_check.sh [--build DIR] --bundle OUT.tar.xz|OUT.tar.zst: packs everything for a machine without our packages; there,
+# run the unpacked launch/gpu_check.sh. xz is smaller, takes minutes, and python3 can unpack it.
+# gpu_check.sh [--build DIR] [--emulated] --libraries: prints CUDA's folders, as JFORGE_CUDA_LIBRARIES for other programs.
 # With several devices, collectives are tested and measured on all of them, and a row without NCCL fails.
 #
 # --build: a CUDA build with its gpu_tests (build/cuda-release). --only: comma-separated parts (tests, benchmarks,
-# sanitizer) or regular expressions on rows ("test: gpu_golden_test"). --seconds: total time; the last line says how
-# many rows did not fit. --emulated: a short part on the emulated GPU (tests/cuda_emulator), which tests this script,
-# not a device.
+# sanitizer) or regular expressions on rows ("test: gpu_golden_test"). --seconds: total time; the last line counts the
+# rows left out. --emulated: a short part on the emulated GPU (tests/cuda_emulator), to test this script.
 # Exit codes: 0 all that ran passed, 1 something failed, 2 usage, 4 a library, program or driver is missing or does not
 # work, 77 no GPU here, 129, 130 or 143 ended by a signal (the table is written).
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export ROOT
-# Figures need a decimal point here and in started programs, which also must not see a job that this script runs in.
+# Decimal points in all figures; and started programs must not see the job that this script runs in.
 [ -n "$(LC_ALL=C.UTF-8 bash -c : 2>&1)" ] && export LC_ALL=C || export LC_ALL=C.UTF-8
 unset ${!SLURM_@} ${!PMI_@} ${!PMIX_@} ${!OMPI_@} ${!GTEST_@}
 export GTEST_COLOR=no # mpirun may give rank 0 a terminal
@@ -56,7 +54,7 @@ if [ -n "$bundle" ]; then
   exec python3 -B "$ROOT/launch/scripts/gpu_bundle.py" pack "$build" "$bundle"
 fi
 
-# A bundle has all programs in one folder; a build has each in its own.
+# A bundle has one folder of programs; a build has many.
 if [ -e "$ROOT/checks.tsv" ]; then
   packed=yes
   emulator=$ROOT/emulator
@@ -71,13 +69,13 @@ else
     missing "$build has no GPU tests; cmake --preset cuda-release && cmake --build --preset cuda-release --target gpu_tests"
 fi
 
-# Tests set GPU_CHECK_SYSTEM, a folder that stands for / in the search for drivers and toolkits.
+# Tests set GPU_CHECK_SYSTEM, which replaces / in the search for drivers and toolkits.
 system=${GPU_CHECK_SYSTEM:-}
 cuda=$([ $packed = yes ] && sed -n 's/^libcudart\.so\.//p' "$ROOT/cuda_libraries.txt" || true)
 cuda=${cuda:-13}
 declare -A drivers=([12]=525 [13]=580)
 
-# Lists the folders that may hold CUDA's libraries, which a bundle lacks; a build knows its toolkit.
+# Folders that may hold CUDA's libraries, which a bundle lacks.
 cuda_folders() {
   local IFS=:
   printf '%s\n' ${JFORGE_CUDA_LIBRARIES:-} ${LD_LIBRARY_PATH:-} ${CUDA_HOME:+"$CUDA_HOME/lib64"} \
@@ -93,7 +91,7 @@ driver_version() {
   { nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null ||
     cat "$system/proc/driver/nvidia/version" 2>/dev/null || true; } | grep -om1 '[0-9]\{3,\}\.[0-9.]*' | head -1 || true
 }
-# no_gpu REASON: exits 77 if there is no driver, else 4, because the GPU does not work.
+# no_gpu REASON: exits 77 without a driver, else 4.
 no_gpu() {
   has_driver || { echo "no GPU here: $1"; exit 77; }
   local version
@@ -107,7 +105,7 @@ if [ $emulated = yes ]; then
 elif [ $packed = yes ]; then
   found='' absent=''
   folders=$(cuda_folders | sed '/^$/d')
-  # find_library NAME: adds the folder that has it to `found`; fails if there is none.
+  # find_library NAME: adds its folder to `found`, or fails.
   find_library() {
     local one
     while read -r one; do
@@ -124,7 +122,7 @@ elif [ $packed = yes ]; then
     has_driver || no_gpu "no NVIDIA driver (/dev/nvidiactl), and CUDA's libraries are missing:$absent"
     missing "CUDA's libraries are missing:$absent; install CUDA's toolkit, or: pip install nvidia-cuda-runtime nvidia-cublas nvidia-nccl-cu13 (README.md says where they are looked for)"
   fi
-  # Programs open NCCL when they first need it, so the dynamic linker does not list it.
+  # Programs open NCCL at run time, so the dynamic linker does not list it.
   find_library libnccl.so.2 ||
     echo "gpu_check.sh: libnccl.so.2 is not found: what needs it is skipped, or fails where there are several devices (README.md says where it is looked for)" >&2
   export JFORGE_CUDA_LIBRARIES=$found
@@ -148,8 +146,8 @@ fi
 device=$(sed -n '/^device: /{s///p;q}' <<<"$said")
 export JFORGE_REQUIRE_GPU=1
 
-# Asks the program's own CUDA library, which respects CUDA_VISIBLE_DEVICES and that a process sees one slice of a MIG
-# device. Without python3, asks nvidia-smi, which indents slices.
+# Asks the program's CUDA library, which respects CUDA_VISIBLE_DEVICES and MIG slices, or nvidia-smi, which indents
+# slices.
 count_devices() {
   local file=$probe path=${LD_LIBRARY_PATH:-} cudart listed chosen
   if [ $packed = yes ]; then
@@ -169,7 +167,7 @@ sys.exit(ctypes.CDLL(sys.argv[1]).cudaGetDeviceCount(ctypes.byref(count)) or pri
 devices=1
 [ $emulated = yes ] || devices=$(count_devices)
 
-# With one device per rank, collectives must use NCCL; without it nothing here shows how such a machine trains.
+# With one device per rank training uses NCCL, so a check without it would prove nothing.
 without_nccl="**failed: $devices devices, no NCCL**"
 if ! grep -qs 'libnccl\.so\.2' "$([ $packed = yes ] && echo "$ROOT/libexec/jforge" || program jforge)"; then
   get_nccl="this build has no NCCL: build where nccl.h is (package libnccl-dev)"
@@ -191,7 +189,7 @@ logs=$(mkdir -p "$(dirname "$out")" 2>/dev/null && cd "$(dirname "$out")" && pwd
   missing "cannot make the folder of $out"
 rm -rf "$logs"
 mkdir "$logs" 2>/dev/null || missing "cannot write to $(dirname "$logs")"
-# Without this check an empty list would let the benchmarks alone pass.
+# Otherwise the benchmarks alone would pass.
 list=
 if [ $emulated = no ]; then
   list=$(checks 2>"$logs/checks.log") ||
@@ -200,7 +198,7 @@ fi
 out=$(dirname "$logs")/$(basename "$out")
 failed=0 all_skipped=0 ran=0 left_out=0
 rows=() lacking=()
-ended="Not finished." # start of the last line until the result is known
+ended="Not finished." # the last line's start
 
 if [ $emulated = yes ]; then
   device="emulated GPU: no figure here says anything about a device"
@@ -225,7 +223,7 @@ row() {
 
 write_table 2>/dev/null || missing "cannot write $out"
 
-# wanted PART ROW: true if --only selects the row.
+# wanted PART ROW: whether --only selects it.
 wanted() {
   local word words
   [ -n "$only" ] || return 0
@@ -239,11 +237,11 @@ wanted() {
   return 1
 }
 
-# Marks every process started here, whatever its group, session or parent.
+# Marks processes started here, whatever their group, session or parent.
 export GPU_CHECK_STARTED_BY=$$
 end_strays() {
   local stray none=0 look
-  # A process in the middle of exec has no environment, so the search ends only after two looks that find nothing.
+  # During exec a process has no environment, so look until nothing is found twice.
   for ((look = 0; look < 50 && none < 2; ++look)); do
     [ $look -eq 0 ] || sleep 0.05
     none=$((none + 1))
@@ -265,7 +263,7 @@ end_child() {
   done
   end_strays
 }
-# However the script ends, writes the table and ends all started processes.
+# Writes the table and ends all started processes, however the script ends.
 finish() {
   local status=$?
   trap '' HUP INT TERM
@@ -286,7 +284,7 @@ trap 'signal=SIGHUP; exit 129' HUP
 trap 'signal=SIGINT; exit 130' INT
 trap 'signal=SIGTERM; exit 143' TERM
 
-# launch SECONDS LOG COMMAND: runs shell text in its own process group. Sets `status` and `seconds`.
+# launch SECONDS LOG COMMAND: runs shell text in a process group. Sets `status` and `seconds`.
 launch() {
   local begin=$EPOCHREALTIME
   status=0
@@ -300,17 +298,16 @@ launch() {
   seconds=$(awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
 }
 
-# fits SECONDS: sets `limit`, the time for a row of at most SECONDS; false if too little is left to begin.
+# fits SECONDS: sets `limit`, a row's time; false if too little is left.
 fits() {
   limit=$1
   [ -n "$seconds_in_all" ] || return 0
-  local left=$((seconds_in_all - SECONDS - 5)) # five to end the row and write
+  local left=$((seconds_in_all - SECONDS - 5)) # five to end the row
   [ $left -ge "$limit" ] || limit=$left
   [ $left -ge 5 ]
 }
 
-# run KIND NAME SECONDS COMMAND: runs a row with its output in a log. Sets `result` and `seconds`; false if no time is
-# left.
+# run KIND NAME SECONDS COMMAND: logs its output. Sets `result` and `seconds`; false if no time is left.
 run() {
   local limit
   if ! fits "$3"; then
@@ -339,7 +336,7 @@ run() {
   esac
 }
 
-# figures LOG BY: turns a program's rows | what | figure | bound | ratio | into rows of the table.
+# figures LOG BY: a program's rows | what | figure | bound | ratio | as rows of the table.
 figures() {
   awk -F' *[|] *' -v by="$2" 'NF == 6 && /^[|]/ && !/---/ && $2 != "measurement" {
     printf "| %s%s | measured | %s | %s | %s |\n", $2, by, $3, $4, $5 }' "$1"
@@ -352,7 +349,7 @@ add_figures() {
   write_table
 }
 
-# last_words LOG: prints the log's last line, for a row.
+# last_words LOG: its last line, for a row.
 last_words() {
   local said
   said=$(sed 's/^[= ]*//;s/|/\//g' "$1" | grep . | tail -1 || true)
@@ -360,7 +357,7 @@ last_words() {
   echo "${said:0:160}"
 }
 
-# read_cases LOG: prints how many cases GoogleTest or unittest ran and skipped, and each reason once.
+# read_cases LOG: counts GoogleTest's or unittest's cases, run and skipped, with each reason once.
 read_cases() {
   awk 'function reason(text) {
       gsub(/[|]/, "/", text)
@@ -381,10 +378,10 @@ read_cases() {
     END { printf "%s\t%d\t%s\n", ran == "" ? "-" : ran, skipped, why }' "$1"
 }
 
-# mpi_instead LOG: prints why collectives used MPI, if the program says so.
+# mpi_instead LOG: why collectives used MPI, if given.
 mpi_instead() { sed -n '/.*collectives by MPI through host memory, not by NCCL: /{s///;s/|/\//g;p;q}' "$1"; }
 
-# run_cases KIND NAME SECONDS COMMAND: adds a test program's row with its run and skipped cases.
+# run_cases KIND NAME SECONDS COMMAND: a test program's row.
 run_cases() {
   run "$@" || return 0
   local count skipped why instead figure
@@ -400,7 +397,7 @@ run_cases() {
   if [ "$count" = 0 ] && [[ $result == passed* ]]; then
     result="**no case ran**" failed=1
   fi
-  # Ranks that share a device use MPI. If there are several devices, any other lack of NCCL is a failure.
+  # Ranks that share a device use MPI. With several devices any other lack of NCCL is a failure.
   if [ "$devices" -gt 1 ] && [[ $why == *NCCL* || ( -n $instead && $instead != *"share a device"* ) ]]; then
     result=$without_nccl failed=1 figure="$figure${instead:+; by MPI: $instead}; $get_nccl"
   fi
@@ -408,9 +405,8 @@ run_cases() {
   add_figures "$logs/$2.log" ""
 }
 
-# Prints the cases for compute-sanitizer, which slows kernels a hundredfold: kernel cases without deliberate errors,
-# sampled decoding, and a model's bfloat16 losses and gradients; no tests of several ranks. racecheck, the slowest, gets
-# one or two cases per kernel with shared memory.
+# Cases for compute-sanitizer, which slows kernels a hundredfold: kernels without deliberate errors, sampled decoding,
+# bfloat16 losses and gradients; one rank. racecheck is slowest: a case or two per kernel with shared memory.
 sanitized() { # TOOL PROGRAM
   case $2:$1 in
     gpu_kernel_agreement_test:racecheck)
@@ -437,7 +433,7 @@ sanitize() {
   done
   [ ${#chosen[@]} -gt 0 ] || return 0
   sanitizer=$(PATH=$PATH:/usr/local/cuda/bin command -v compute-sanitizer || true)
-  # All processes, because a bundle starts programs through a script. Tests make API errors on purpose.
+  # All processes: a bundle's programs are started by a script. Tests cause API errors on purpose.
   under() { # TOOL PROGRAM FILTER
     printf '%q ' "$sanitizer" --target-processes all --report-api-errors no --tool "$1" --error-exitcode 9 \
       "$(program "$2")" "--gtest_filter=$3"
@@ -445,7 +441,7 @@ sanitize() {
   if [ -z "$sanitizer" ]; then
     result="not on this machine"
   elif fits 180; then
-    # Not every machine permits it, so first try one small case that passes without it.
+    # Not every machine permits it: first a small case that passes without it.
     local log=$logs/compute-sanitizer.log
     launch "$limit" "$log" "$(under memcheck gpu_kernel_agreement_test KernelAgreement.RmsNorm)"
     if grep -iE 'device not supported|internal sanitizer error|failed to initialize' "$log" >"$log.why" ||
@@ -464,14 +460,14 @@ sanitize() {
   done
 }
 
-# measure LABEL ROWS COMMAND: runs a benchmark, which must print at least ROWS rows of figures.
+# measure LABEL ROWS COMMAND: a benchmark that prints at least ROWS rows of figures.
 measure() {
   run benchmark "$1" 600 "$3" || return 0
   local printed instead by='' figure="$seconds s" log=$logs/$1.log
   if [ "$1" = collectives ] && grep -q '^| all_reduce ' "$log"; then
     instead=$(mpi_instead "$log")
     if [ -z "$instead" ]; then
-      # NCCL prints its version because of NCCL_DEBUG.
+      # NCCL_DEBUG makes NCCL print its version.
       by="NCCL$(sed -n '/.*NCCL version \([^ ]*\).*/{s// \1/p;q}' "$log")"
       figure="by $by, $figure" by=", by NCCL"
     else
@@ -509,8 +505,8 @@ run_benchmark() {
   measure "$label" "$least" "$(printf '%q ' "${starter[@]}" "$file" "$@")"
 }
 
-# compare_flex_attention ROWS ARGUMENT…: compares packed attention of the benchmark `kernels` with FlexAttention on the
-# same rows, if PyTorch can compile it. A failure of FlexAttention is not a failure of this check.
+# compare_flex_attention ROWS ARGUMENT…: packed attention of benchmark `kernels` against FlexAttention, if PyTorch can
+# compile it. Its failures do not count.
 compare_flex_attention() {
   [ -e "$logs/kernels.log" ] || return 0
   local least=$1 log=$logs/flex_attention.log limit reason='' failed_before=$failed compared none=yes
@@ -564,7 +560,7 @@ else
     row "tests" "**none listed**" "" "" ""
     failed=1
   fi
-  # Tests of several processes use two ranks; this one uses a rank per device.
+  # Tests of several processes use two ranks; this uses a rank per device.
   if [ "$devices" -gt 2 ]; then
     run_test "device_collectives_on_$devices" 600 \
       "$(printf '%q ' "$mpirun" -n "$devices" "$(program gpu_device_collectives_test)" "--world-size=$devices")"
@@ -599,7 +595,7 @@ else
   for stage in 1 3; do
     training training_7b_zero$stage --shape qwen2.5-7b --layers 8 --zero-stage $stage --compute bfloat16 --rows 8192 --steps 5
   done
-  # Targets for many rows apply to bfloat16_arithmetic (tensor cores); bfloat16 and float32 are listed for comparison.
+  # bfloat16_arithmetic has the targets for many rows; bfloat16 and float32 are for comparison.
   for storage in bfloat16_arithmetic bfloat16 float32; do
     run_benchmark decoding_$storage 5 model_benchmark --device cuda --only decoding --storage $storage --prompt 512 \
       --tokens 128
@@ -609,7 +605,7 @@ else
   for storage in bfloat16_arithmetic bfloat16; do
     run_benchmark trajectories_$storage 2 trajectory_benchmark --device cuda --storage $storage --batch 32
   done
-  # One rank per device. With one device, two ranks share it and measure collectives through host memory.
+  # With one device two ranks share it, through host memory.
   NCCL_DEBUG=${NCCL_DEBUG:-VERSION} run_benchmark collectives 9 "$mpirun" -n $((devices > 1 ? devices : 2)) \
     collectives_benchmark --device cuda 256
   # Last, because it takes longest.

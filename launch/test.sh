@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# test.sh [--all]: installs missing packages, builds, and runs every test not labelled slow, manual or gpu (at most 12
-# minutes on 2 cores). --all (at most 40 minutes) adds label slow; with nvcc, a CUDA build and its tests that need no
-# real device; with clang, a minute of all fuzzers together. Tests that need a device have label gpu: cmake --preset
-# cuda-release && cmake --build --preset cuda-release --target gpu_tests && ctest --preset cuda-release-gpu.
+# test.sh [--all]: installs missing packages, builds, and runs the tests not labelled slow, manual or gpu (at most 12
+# minutes on 2 cores). --all (40 minutes) adds label slow; with nvcc, a CUDA build and its tests without a device; with
+# clang, a minute of fuzzers. With a device: cmake --preset cuda-release && cmake --build --preset cuda-release --target
+# gpu_tests && ctest --preset cuda-release-gpu.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
@@ -22,14 +22,14 @@ if [ $all = yes ]; then
 fi
 jobs=$(nproc)
 part_began=0
-# took PART: prints the time since the previous part.
+# took PART: prints the time since the last part.
 took() {
   echo "launch/test.sh: $1: $((SECONDS - part_began)) s"
   part_began=$SECONDS
 }
 took "setting up"
 if [ $all = yes ]; then
-  # The CUDA build compiles the same C++ again, with more include folders that change nothing for most files.
+  # The CUDA build compiles mostly the same C++ again.
   export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
 fi
 build=build/cpu-release
@@ -39,9 +39,9 @@ clean_up() {
   for session in $fuzz_build $cuda_build; do kill -- "-$session" 2>/dev/null || true; done
   [ -z "$folder" ] || rm -rf "$folder"
 }
-# build_beside FOLDER AFTER TARGET…: builds in the background on idle cores, after process AFTER (if given) has ended.
-# Writes FOLDER/build.log and sets $!. The kernel divides cores among sessions first, and each test is a session, so the
-# session's priority is lowered as well.
+# build_beside FOLDER AFTER TARGET…: builds on idle cores once process AFTER (if any) has ended. Writes
+# FOLDER/build.log, sets $!. The kernel first divides cores among sessions, and tests are sessions: lowers the session's
+# priority, too.
 build_beside() {
   local folder=$1 after=$2
   shift 2
@@ -78,7 +78,7 @@ else
   echo "No clang with libFuzzer and OpenMP (packages clang, libclang-rt-14-dev, libomp-dev): the fuzzers are left out"
 fi
 
-# Jobs commit many small files, which can take minutes while a compiler writes to the disk. Tests also start programs there.
+# Small files can take minutes while a compiler writes to the disk. Tests also start programs there.
 memory=/dev/shm
 if [ -z "${TMPDIR:-}" ] && [ -w $memory ] && ! grep -q " $memory .*noexec" /proc/mounts &&
   [ "$(df --output=avail -B 1G $memory | tail -n 1)" -ge 4 ]; then
@@ -86,10 +86,10 @@ if [ -z "${TMPDIR:-}" ] && [ -w $memory ] && ! grep -q " $memory .*noexec" /proc
   export TMPDIR=$folder
 fi
 
-# Programs share the cores, so threads that spin would delay the threads that they wait for.
+# Threads that spin would delay those that they wait for.
 export OMP_WAIT_POLICY=passive
 
-# End-to-end tests mostly wait, so run two per core.
+# End-to-end tests mostly wait: two per core.
 ctest --test-dir "$build" --output-on-failure -j $((2 * jobs)) -LE "$exclude" --no-tests=error
 took "its tests"
 
@@ -100,7 +100,7 @@ if [ -n "$left_out" ]; then
   printf 'Test cases left out on this machine, by reason:\n%s\n' "$left_out"
 fi
 
-# tests_of FOLDER BUILD LABEL: waits for the background build BUILD, then runs its tests.
+# tests_of FOLDER BUILD LABEL: waits for process BUILD, then tests.
 tests_of() {
   wait "$2" || { cat "$1/build.log"; exit 1; }
   tail -n 1 "$1/build.log"

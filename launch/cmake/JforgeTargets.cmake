@@ -6,7 +6,7 @@ function(jforge_library name)
     add_library(${name} ${ARG_SOURCES})
     target_include_directories(${name} PUBLIC "${CMAKE_SOURCE_DIR}")
     target_link_libraries(${name} PUBLIC ${ARG_LINK} PRIVATE ${ARG_PRIVATE_LINK} jforge_compile_options)
-    # Omits the unused NAME_EXPORTS macro, so that shared and static libraries compile alike.
+    # Shared and static libraries compile alike.
     set_target_properties(${name} PROPERTIES DEFINE_SYMBOL "")
   else()
     add_library(${name} INTERFACE)

@@ -1,5 +1,5 @@
-# cmake -DSOURCE=… -DOUTPUT=… -P WriteCommit.cmake: defines JFORGE_COMMIT, SOURCE's commit ("unknown" without git), in
-# the header OUTPUT. Leaves an unchanged header untouched, so that nothing is relinked.
+# cmake -DSOURCE=… -DOUTPUT=… -P WriteCommit.cmake: defines JFORGE_COMMIT, SOURCE's commit or "unknown", in the header
+# OUTPUT. An unchanged header stays untouched, so that nothing is relinked.
 set(commit unknown)
 if(EXISTS "${SOURCE}/.git")
   find_program(GIT git)

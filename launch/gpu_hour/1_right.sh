@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# 1_right.sh OUT [SECONDS]: is everything right on this machine's GPU? The first of three calls of at most ten minutes,
-# in a bundle of gpu_check.sh (CONTRIBUTING.md, "On a real GPU"). Describes the machine, runs all GPU tests, and
-# memcheck on the kernel tests; writes to the folder OUT. Exits 1 if anything failed. If GPU_HOUR_EMULATED=1, all three
-# run a short part on the emulated device, to test the scripts.
+# 1_right.sh OUT [SECONDS]: is everything right on this machine's GPU? The first of three calls of at most ten minutes
+# in a bundle of gpu_check.sh (CONTRIBUTING.md, "On a real GPU"). Describes the machine, runs all GPU tests and
+# memcheck; writes to the folder OUT. Exits 1 if anything failed. GPU_HOUR_EMULATED=1 tests the three scripts on the
+# emulated device.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 out=${1:?usage: 1_right.sh OUT [SECONDS]}

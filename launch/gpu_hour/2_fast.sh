@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# 2_fast.sh OUT [SECONDS]: how fast is this machine's GPU? The second of three calls (1_right.sh): runs all benchmarks
-# and logs the device's clocks and power meanwhile. Writes to the folder OUT.
+# 2_fast.sh OUT [SECONDS]: how fast is this machine's GPU? The second of three calls (1_right.sh): all benchmarks, with
+# the device's clocks and power.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 out=${1:?usage: 2_fast.sh OUT [SECONDS]}

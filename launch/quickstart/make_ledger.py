@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 """Writes ledger problems for the task ledger: a start and many changes, whose answer works every line out.
 
-A problem names a start amount and 10 to 20 changes. Its answer has one line with the sum for each change and ends in
-"#### N"; it follows from the question. The same seed and sizes give the same problems on every machine (the printed
-digests are of the unpacked text).
+A problem names a start and 10 to 20 changes. Its answer, which follows from the question, has a line with the sum for
+each change and ends in "#### N". The same seed and sizes give the same problems (the printed digests are of the text).
 
-A hash of an answer's sequence (the kinds of its lines, in order) decides its set: one sequence in ten is for test only
-and one in ten for validation only. A hash of the question makes half of the other problems prompts and the rest training
-problems. So no sequence of a test or validation answer occurs in prompts or training, whatever the names and numbers.
-The script checks this, and that no sums, question or answer of test or validation occur there.
+A hash of the answer's sequence (the kinds of its lines, in order) decides its set: one sequence in ten is for test only,
+one in ten for validation only. A hash of the question makes half of the others prompts, half training problems. So no
+test or validation sequence occurs elsewhere, whatever the names and numbers. The script checks this, and that no sums,
+question or answer do.
 
     python3 make_ledger.py --out DIR [--train 20000] [--prompts 20000] [--validation 500] [--test 500] [--seed 7]
                            [--fewest 10] [--most 20]
@@ -26,8 +25,8 @@ import sys
 from make_word_problems import (BOYS, CONTAINERS, DAYS, EQUATION, GIRLS, PLACES, THINGS, hashed, require_disjoint,
                                 write_jsonl_gz)
 
-LARGEST = 99  # The largest number in a ledger.
-MOST_PACKED = 2  # Maximum number of changes "k containers of g", whose lines are twice as long.
+LARGEST = 99  # Of all numbers in a ledger.
+MOST_PACKED = 2  # Changes "k containers of g" at most: their lines are twice as long.
 START, AMOUNT, FACTOR = (20, 80), (2, 30), (2, 5)
 
 # Each change: sign, question wording, answer wording. Fields: He/he/him owner; m friend; t things; p place; d day; a
@@ -85,7 +84,7 @@ def draw_change(rng, total, words, packing):
 
 
 def draw_problem(rng, fewest, most):
-    """Draws a problem: (indices of its start and its changes, {"question", "answer"})."""
+    """Returns (indices of its start and its changes, {"question", "answer"})."""
     name, *friends = rng.sample(BOYS + GIRLS, 4)
     boy = name in BOYS
     start, ending = rng.randrange(len(STARTS)), rng.randrange(len(ENDS))

@@ -4,8 +4,7 @@
     python3 make_tokenizer.py --data train.jsonl.gz [--data more.jsonl] --out DIR [--vocab-size 768]
 
 The text is the question and answer of each problem. Pre-tokenizer and normalizer are Qwen2's; the vocabulary is the 256
-bytes, the merges and three special tokens. Writes tokenizer.json, vocab.json, merges.txt and tokenizer_config.json
-(ChatML without a default system text). The same data and size give the same files. Standard library only, Python >= 3.9.
+bytes, the merges and three special tokens; ChatML has no default system text. Deterministic. Standard library only.
 """
 
 import argparse
@@ -17,7 +16,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 
-# The pattern for tokenizer.json, and the same rule for Python's `re`, which has no \p classes.
+# For tokenizer.json, and the same rule for Python's `re`, which has no \p classes.
 QWEN2_PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|"
                  r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 LETTER = r"[^\W\d_]"
@@ -44,7 +43,7 @@ def byte_letters():
 
 
 def read_words(paths):
-    """Counts the pre-tokenized words of all questions and answers in JSONL files (.gz or plain)."""
+    """Counts the pre-tokenized words of the problems in JSONL files (.gz or plain)."""
     words = Counter()
     for path in paths:
         opener = gzip.open if path.endswith(".gz") else open
@@ -57,7 +56,7 @@ def read_words(paths):
                     raise SystemExit(f"{path}:{number}: no question and answer: {error}") from error
                 for part in text:
                     words.update(WORD.findall(part))
-    # Weighted so that the role names of the chat format become short.
+    # Weighted so that the chat format's roles become short.
     words.update({"user": 1 << 20, "assistant": 1 << 20, "system": 1 << 20})
     return words
 

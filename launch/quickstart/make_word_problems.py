@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """Writes arithmetic word problems in GSM8K's form, for the quickstart's base model and the task word_problems.
 
-Every problem is one of the templates below with drawn names, things, places and numbers. The answer has one reasoning
-step per line and ends in "#### N". The same seed and sizes give the same problems on every machine (the printed digests
-are of the unpacked text).
+Every problem is a template with drawn names, things, places and numbers. The answer has one step per line and ends in
+"#### N". The same seed and sizes give the same problems (the printed digests are of the text).
 
-Hashes of the text decide the set, so that sets are disjoint whatever their sizes: one answer in ten is for test only and
-one in ten for validation only. One in four of the other problems, by question, is a prompt; the rest are training
-problems. Exits if a test or validation text occurs within a text of another set.
+Hashes decide the set, so that sets are disjoint whatever their sizes: one answer in ten is for test only, one in ten for
+validation only; of the others, one question in four is a prompt, the rest is training. Exits if a test or validation text
+is part of another set's.
 
     python3 make_word_problems.py --out DIR [--train 120000] [--prompts 6000] [--validation 1000]
                                   [--test 1000] [--seed 7]
@@ -43,9 +42,9 @@ PLANTS = ["tulips", "roses", "beans", "carrots", "onions"]
 
 S, M, L = (2, 9), (3, 19), (12, 60)  # small factors, medium and large numbers
 
-# Each template: name, ranges of drawn numbers, derived numbers (in order, each in 1..LARGEST), question wordings,
-# answer. Fields: n, m names with he/He/his and she/She/her for the first and the second; t things, u other things; c1,
-# c container(s); p place; d day; w1, w ware(s); j job; f plants.
+# Each template: name, ranges of drawn numbers, derived numbers (each in 1..LARGEST), question wordings, answer. Fields:
+# n, m names with he/He/his and she/She/her for the first and the second; t things, u other things; c1, c container(s);
+# p place; d day; w1, w ware(s); j job; f plants.
 TEMPLATES = [
     ("buy-more", dict(a=L, b=M), "x=a+b",
      ["{n} has {a} {t}. {He} buys {b} more {t} at the {p}. How many {t} does {he} have now?",
@@ -231,7 +230,7 @@ EQUATION = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)")
 
 
 def derive(numbers, rules):
-    """Adds the derived numbers to `numbers`; returns False if one is outside 1..LARGEST."""
+    """Adds the derived numbers; returns False if one is outside 1..LARGEST."""
     for rule in rules.split():
         name, term = rule.split("=")
         parts = re.split(r"([-+*])", term)
@@ -248,7 +247,7 @@ def derive(numbers, rules):
 
 
 def draw_problem(rng):
-    """Draws a problem. Returns its template's name and {"question", "answer"}."""
+    """Returns a template's name and {"question", "answer"}."""
     name, ranges, rules, questions, answer = TEMPLATES[rng.randrange(len(TEMPLATES))]
     while True:
         numbers = {key: rng.randint(*bounds) for key, bounds in ranges.items()}
@@ -292,7 +291,7 @@ def part_of(problem):
 
 
 def draw_part(part, count, seed, counts):
-    """Returns `count` problems of one set with different questions; counts their templates in `counts`."""
+    """Returns `count` problems of one set with different questions; adds their templates to `counts`."""
     rng = random.Random(f"jforge word problems {seed} {part}")
     problems, taken = [], set()
     misses = 0
@@ -333,7 +332,7 @@ def require_disjoint(held_out, others, field, mark):
 
 
 def write_jsonl_gz(path, problems):
-    """Writes gzip JSONL with a fixed header. Returns its size and the sha256 of the unpacked text."""
+    """Writes gzip JSONL. Returns its size and the sha256 of the unpacked text."""
     text = "".join(json.dumps(problem) + "\n" for problem in problems).encode()
     buffer = io.BytesIO()
     with gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=9, mtime=0, filename="") as stream:

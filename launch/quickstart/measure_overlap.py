@@ -43,7 +43,7 @@ def overlap(train, test):
         tested = [problem[field] for problem in test]
         trained = [problem[field] for problem in train]
         lengths = sorted({len(text) for text in tested})
-        # Each text holds its mark once, at its end, so another text can contain it only as its ending.
+        # As in require_disjoint(), a text can contain another only as its ending.
         known = {ending for text in trained for ending in source.endings(text, lengths)}
         shares[field, "verbatim"] = share_of(tested, known)
         shares[field, "shape"] = share_of([shape(text) for text in tested], {shape(text) for text in trained})

@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# container.sh build SOURCE PACKAGES | install PACKAGES: the two stages of Containerfile and apptainer.def, as root on a
-# bare Debian 12. `build` packages the tree SOURCE into the folder PACKAGES; `install` installs the package in it.
-# CUDA=13-0, a version of NVIDIA's Debian repository, adds the CUDA kernels; all else comes from Debian.
+# container.sh build SOURCE PACKAGES | install PACKAGES: the stages of Containerfile and apptainer.def, as root on a
+# bare Debian 12. PACKAGES is the folder between them. CUDA=13-0, a version of NVIDIA's Debian repository, adds the CUDA
+# kernels; all else comes from Debian.
 set -euo pipefail
 cuda=${CUDA:-}
 
-# cuda_packages NAME…: installs packages from NVIDIA's repository.
 cuda_packages() {
   local keyring=cuda-keyring_1.1-1_all.deb
   apt-get install -y --no-install-recommends ca-certificates curl

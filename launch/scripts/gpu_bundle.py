@@ -26,16 +26,15 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Compression command and maximum MiB. The window spans most of the bundle, because programs share most of their code;
-# zstd unpacks windows up to 128 MiB without an option.
+# Compression command and maximum MiB. The window spans the bundle, because programs share code; zstd unpacks windows up
+# to 128 MiB without an option.
 FORMATS = {".tar.xz": ("xz --lzma2=preset=6,dict=192MiB", 48), ".tar.zst": ("zstd -6 --long=27 -q", 60)}
 BENCHMARKS = ("kernel_benchmark", "model_benchmark", "trajectory_benchmark", "collectives_benchmark")
-# SYSTEM: the C library's. CUDA: the driver's and CUDA's, which the target must have. NETWORK: a plug-in of Open MPI
-# that needs one is left out.
+# SYSTEM: the C library. CUDA: the driver and CUDA, which the target has. NETWORK: only plug-ins left out need it.
 SYSTEM = re.compile(r"(ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv|libutil)\.so")
 CUDA = re.compile(r"lib(cudart|cublas|cublasLt|nccl|nvrtc|nvJitLink|cuda)\.so")
 NETWORK = re.compile(r"lib(fabric|psm|uc[mpst]\b|ibverbs|rdmacm|efa|infinipath|oshmem|mca_common_(ofi|ucx|verbs))")
-# Files that programs read, as in the tree; files that a command names are copied by moved().
+# As in the tree; moved() adds files that a command names.
 DATA = ("tests/golden/reference", "tests/end_to_end", "tests/benchmarks/flex_attention.py", "launch/gpu_check.sh",
         "launch/gpu_hour", "launch/configs/quickstart.toml",
         "launch/quickstart/model", "launch/quickstart/prompts.jsonl.gz", "launch/quickstart/word_problems",
@@ -94,7 +93,7 @@ def line(name, seconds, environment, command, shown=shlex.quote):
 
 
 def libraries_of(program):
-    """Returns {name: path or None} of the libraries that the dynamic linker loads for `program`."""
+    """{name: path or None} of the libraries that `program` loads."""
     shown = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
     found = {pathlib.Path(loader).name: loader for loader in re.findall(r"^\s+(/\S*/ld-\S+)", shown, re.M)}
     for name, path in re.findall(r"^\s+(\S+) => (not found|\S+)", shown, re.M):
@@ -134,7 +133,7 @@ class Bundle:
                     self.strip(f"lib/{name}")
 
     def program(self, path):
-        """Adds the program at `path` with its libraries; returns bin/NAME."""
+        """Adds a program with its libraries; returns bin/NAME."""
         name = pathlib.Path(path).name
         if not (self.folder / "libexec" / name).exists():
             self.copy(path, f"libexec/{name}")
@@ -145,7 +144,7 @@ class Bundle:
         return f"bin/{name}"
 
     def open_mpi(self):
-        """Adds mpirun and its plug-ins, except those for networks, which one machine does not need."""
+        """Adds mpirun and its plug-ins, except those for networks."""
         for name in ("mpirun", "orted"):
             path = shutil.which(name)
             if path is None:
@@ -162,7 +161,7 @@ class Bundle:
         self.copy(places["pkgdatadir"], "share/openmpi")
         for config in pathlib.Path(places["sysconfdir"]).glob("*.conf"):
             self.copy(config, f"share/openmpi/{config.name}")
-        # PMIx has its own plug-ins, next to its real file.
+        # PMIx has its own plug-ins.
         pmix = libraries_of(plugins / "mca_pmix_ext3x.so").get("libpmix.so.2")
         if pmix:
             place = pathlib.Path(pmix).resolve().parent
@@ -173,7 +172,7 @@ class Bundle:
             self.copy(place.parent / "share" / "pmix-mca-params.conf", "share/openmpi/pmix-mca-params.conf")
 
     def moved(self, text):
-        """Copies the file that a word of a command names; returns the word for the bundle, under gpu_check.sh's $ROOT."""
+        """Returns a command's word for the bundle, under gpu_check.sh's $ROOT; copies the file that it names."""
         key, sign, value = text.partition("=") if re.match(r"\w+=/", text) else ("", "", text)
         path = pathlib.Path(value)
         if value.startswith(f"{self.build}/") and not path.exists():

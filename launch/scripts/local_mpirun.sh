@@ -27,7 +27,7 @@ if ! [ -t 0 ]; then
   exec mpirun "${JFORGE_MPIRUN_ARGS[@]}" -n "$ranks" "$@"
 fi
 
-# Ctrl-C would make mpirun kill the ranks within two seconds, so mpirun gets its own process group.
+# Ctrl-C would make mpirun kill the ranks at once, so mpirun gets its own process group.
 set -m
 mpirun "${JFORGE_MPIRUN_ARGS[@]}" -n "$ranks" "$@" </dev/null &
 mpirun=$!
@@ -45,7 +45,7 @@ trap interrupted INT
 trap 'kill -USR2 "$mpirun" 2>/dev/null || true' USR2
 trap 'kill -TERM "$mpirun" 2>/dev/null || true' TERM HUP
 status=0
-# A trapped signal ends wait before mpirun has ended.
+# A trapped signal ends `wait` early.
 while true; do
   wait "$mpirun" && status=0 || status=$?
   kill -0 "$mpirun" 2>/dev/null || exit $status

@@ -22,7 +22,7 @@ def read_lines(path):
 
 
 def judge(pair):
-    """Returns whether Math-Verify finds the values equal. Its time limits need a process's main thread."""
+    """Returns whether the values are equal. Math-Verify's time limits need a process's main thread."""
     from math_verify import parse, verify
 
     gold, answer = pair

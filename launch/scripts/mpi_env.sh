@@ -1,7 +1,6 @@
-# Sourced by local_mpirun.sh: Open MPI on one machine. Cluster scripts never use it. Sets the array JFORGE_MPIRUN_ARGS
-# (options for mpirun) and defines jforge_threads_for_ranks N.
+# Sourced by local_mpirun.sh: sets JFORGE_MPIRUN_ARGS, options for Open MPI on one machine (never for a cluster).
 
-# `plm isolated` starts all ranks here without ssh, which containers often lack.
+# `plm isolated` needs no ssh, which containers often lack.
 JFORGE_MPIRUN_ARGS=(--oversubscribe --bind-to none --mca plm isolated --mca btl self,vader --mca mpi_yield_when_idle 1)
 
 # Open MPI refuses to start as root unless both variables are set.
@@ -10,7 +9,7 @@ if [ "$(id -u)" -eq 0 ] && [ "${OMPI_ALLOW_RUN_AS_ROOT:-}${OMPI_ALLOW_RUN_AS_ROO
   echo "mpi_env.sh: running as root, so OMPI_ALLOW_RUN_AS_ROOT and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM are set to 1" >&2
 fi
 
-# Copies between processes (CMA) need ptrace rights; without them Open MPI complains and may fail.
+# Copies between processes (CMA) need ptrace rights; without them Open MPI may fail.
 jforge_cma_permitted() {
   local scope=0
   if [ -r /proc/sys/kernel/yama/ptrace_scope ]; then
@@ -22,7 +21,7 @@ if ! jforge_cma_permitted; then
   JFORGE_MPIRUN_ARGS+=(--mca btl_vader_single_copy_mechanism none)
 fi
 
-# jforge_threads_for_ranks N: divides this machine's cores among N ranks, unless the caller has set OMP_NUM_THREADS.
+# jforge_threads_for_ranks N: divides the cores among N ranks, unless OMP_NUM_THREADS is set.
 jforge_threads_for_ranks() {
   local ranks=$1 cores
   if [ -z "${OMP_NUM_THREADS:-}" ]; then

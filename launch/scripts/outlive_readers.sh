@@ -1,16 +1,15 @@
 #!/usr/bin/env bash
-# Sourced by local_mpirun.sh and run_cluster.sh. jforge_outlive_readers: keeps the job running if a reader of standard
-# output or error goes away (`… | head -1`), or if the streams are closed from the start (`2>&-`). mpirun dies when it
-# writes to a closed pipe, so a process in between reads on.
+# Sourced by local_mpirun.sh and run_cluster.sh. jforge_outlive_readers: the job survives closed output, from the start
+# (`2>&-`) or later (`… | head -1`). mpirun dies when it writes to a closed pipe, so a process in between reads on.
 
 jforge_pass_on() {
-  # Ctrl-C is for the job, whose answer must still be passed on.
+  # Ctrl-C is for the job, which may still print.
   trap '' PIPE INT TERM HUP USR1 USR2
   cat 2>/dev/null || true
   exec cat >/dev/null
 }
 
-# bash opens the script under the lowest free descriptor, which may be that of a closed stream.
+# bash opens the script as the lowest free descriptor, perhaps a closed stream's.
 jforge_closed() { [ ! -e "/dev/fd/$1" ] || [ "/dev/fd/$1" -ef "$0" ]; }
 
 jforge_outlive_readers() {

@@ -1,16 +1,14 @@
 #!/usr/bin/env bash
 # run_cluster.sh -n RANKS [--hostfile FILE] [--threads T] [--grace SECONDS] PROGRAM [ARGUMENT...]
 #
-# Runs RANKS ranks of a program on the hosts of FILE or, in a batch job, of its allocation. Ranks are divided evenly
-# among the hosts of FILE, or fill their slots if every line says slots=. Each rank has T OpenMP threads (default:
-# SLURM_CPUS_PER_TASK, else OMP_NUM_THREADS, else this host's cores divided among its ranks) and is bound to T cores. If
-# this host has NVIDIA GPUs, ranks bind themselves to their GPU's socket instead. Returns the ranks' exit code (137
-# after a killed rank). Ranks on other hosts get PATH, LD_LIBRARY_PATH and all CUDA_*, JFORGE_*, NCCL_*, OMP_* and UCX_*
-# from here, except CUDA_VISIBLE_DEVICES and NCCL_HOSTID, which belong to a host.
+# Runs RANKS ranks on the hosts of FILE or, in a batch job, of its allocation: evenly on the hosts of FILE, or by slots
+# if every line says slots=. Each rank gets T threads (default: SLURM_CPUS_PER_TASK, else OMP_NUM_THREADS, else this
+# host's cores divided among its ranks) and T cores; with NVIDIA GPUs here, ranks bind themselves to their GPU's socket
+# instead. Returns the ranks' exit code (137 after a killed rank). Ranks on other hosts get PATH, LD_LIBRARY_PATH,
+# CUDA_*, JFORGE_*, NCCL_*, OMP_* and UCX_* from here, except CUDA_VISIBLE_DEVICES and NCCL_HOSTID.
 #
-# Signals to this process: SIGUSR2 stops the job at its next boundary, without a time limit (exit code 75). SIGTERM,
-# SIGINT (Ctrl-C) and SIGHUP do the same, but end the job after SECONDS (default 120) or at the second such signal (exit
-# code 143); the last commit stays intact.
+# SIGUSR2 stops the job at its next boundary, without a time limit (exit code 75). So do SIGTERM, SIGINT (Ctrl-C) and
+# SIGHUP, which SECONDS (default 120) later, or if repeated, end it (exit code 143); the last commit stays intact.
 set -euo pipefail
 trap 'exit 75' USR2 TERM INT HUP # nothing has begun
 
@@ -39,7 +37,6 @@ while [ $# -gt 0 ]; do
 done
 [[ $ranks =~ ^[1-9][0-9]*$ ]] || fail "-n \"$ranks\" is not a number of ranks"
 [ -z "$hostfile" ] || [ -r "$hostfile" ] || fail "cannot read the host file $hostfile"
-# Prints the host file without comments and blank lines.
 host_lines() { sed -e 's/#.*//' -e 's|//.*||' "$hostfile" | grep '[^[:space:]]' || true; }
 [ -z "$hostfile" ] || [ -n "$(host_lines)" ] || fail "the host file $hostfile names no host"
 slots='[[:space:]](slots|count|cpu)[[:space:]]*='
@@ -79,8 +76,7 @@ if ! jforge_shield; then
   echo "run_cluster.sh: $JFORGE_NO_SHIELD" >&2
   exit 4
 fi
-# Blocks SIGTERM for the daemons on other hosts, too (reason below). Open MPI splits this value at blanks and looks for
-# its daemon's name among the words.
+# Blocks SIGTERM for daemons on other hosts (reason below). Open MPI splits this at blanks to find its daemon's name.
 if [ "${JFORGE_DEAF[0]}" = env ]; then
   agent="${JFORGE_DEAF[*]}"
 elif [[ $scripts =~ [[:space:]] ]]; then
@@ -91,10 +87,9 @@ else
 fi
 
 export OMP_NUM_THREADS=$threads
-# ssh passes almost no variables to ranks on other hosts; Slurm passes all. Variables that change how a rank runs must
-# be the same everywhere: ranks with different NCCL_ALGO or NCCL_PROTO wait for each other forever. Programs and
-# libraries lie at the same place on all hosts. CUDA_VISIBLE_DEVICES is left out because other hosts have other devices
-# or set it in their batch system, and NCCL_HOSTID because NCCL tells hosts apart by it.
+# ssh passes almost no variables to other hosts; Slurm passes all. Those that change a rank's algorithms must agree:
+# ranks with different NCCL_ALGO or NCCL_PROTO hang. Programs and libraries have the same paths everywhere.
+# CUDA_VISIBLE_DEVICES and NCCL_HOSTID belong to one host.
 passed=()
 while read -r name; do
   case $name in
@@ -103,8 +98,7 @@ while read -r name; do
   esac
 done < <(compgen -e)
 
-# A host has as many slots as cores unless its line says slots=, so all ranks could go to the first host and
-# oversubscribe it. They are divided evenly among the hosts instead, neighbours together.
+# A host without slots= has a slot per core, so the first host could get all ranks. Divides them evenly instead.
 places=slot ranking=()
 if [ -n "$hostfile" ] && ! $has_all_slots; then
   places=node ranking=(--rank-by slot)
@@ -120,8 +114,8 @@ if [ -n "$hostfile" ]; then
   options+=(--hostfile "$hostfile")
 fi
 
-# Keep-alives end mpirun about a minute after a link is cut, which would otherwise hang it. From Open MPI 5 on the
-# launcher is PRRTE, with other names of option, daemon and, by version, parameters; it ignores unknown parameters.
+# Without keep-alives a cut link hangs mpirun; with them it ends after about a minute. Open MPI 5 launches by PRRTE,
+# whose names differ, also by version; it ignores unknown parameters.
 version=$(mpirun --version 2>/dev/null | sed -n 's/^mpirun (Open MPI) \([0-9]*\)\..*/\1/p') || true
 alive_time=30 alive_interval=10 alive_probes=3
 if [ "${version:-4}" -ge 5 ]; then
@@ -135,11 +129,10 @@ else
     --mca oob_tcp_keepalive_intvl $alive_interval --mca oob_tcp_keepalive_probes $alive_probes)
 fi
 
-# After SIGTERM or SIGINT mpirun kills its ranks within 2 s, too soon for a training step and a checkpoint. Its own
-# grace (odls_base_sigkill_timeout) does not help, because mpirun waits all of it whenever a rank fails. So mpirun runs
-# in its own session, which a terminal does not signal, and with SIGTERM blocked, which a batch system sends to every
-# process of a job (the ranks have it unblocked). SIGUSR2, which mpirun passes on, asks the ranks to stop; SIGINT ends
-# mpirun. If this shell is killed, mpirun gets SIGUSR2 too.
+# After SIGTERM or SIGINT mpirun kills its ranks within 2 s, too soon for a step and a checkpoint. Its own grace
+# (odls_base_sigkill_timeout) would delay every failure. So mpirun runs in its own session, out of the terminal's reach,
+# with SIGTERM blocked, which a batch system sends to all processes of a job (ranks unblock it). SIGUSR2, which mpirun
+# passes on, stops the ranks; SIGINT ends mpirun. If this shell is killed, mpirun gets SIGUSR2.
 "${JFORGE_DEAF_LEADER[@]}" mpirun "${options[@]}" "$@" <&0 &
 mpirun=$!
 
@@ -148,7 +141,7 @@ stop() {
   endings=$((endings + 1))
   if [ $endings -gt 1 ]; then
     deadline=$SECONDS
-    return 0 # Without 0 it would return the status of the interrupted command.
+    return 0 # not the interrupted command's status
   fi
   echo "run_cluster.sh: stopping at the next boundary, within $grace s; the same signal again ends the job at once" >&2
   deadline=$((SECONDS + grace))
@@ -175,6 +168,6 @@ wait "$mpirun" || code=$?
 if $ended; then
   exit 143
 fi
-# The stop came before the program could handle it, so nothing had begun.
+# The stop came before the program could handle it: nothing had begun.
 [ $code -ne $((128 + 12)) ] || code=75
 exit $code

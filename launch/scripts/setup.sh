@@ -1,19 +1,18 @@
 #!/usr/bin/env bash
 # setup.sh [--tests | --all-tests | --cluster-tests]: installs the Debian packages to build and run Jacobi Forge;
-# --tests adds those of its tests and benchmarks, --all-tests also those of test.sh --all. --cluster-tests installs only
-# Slurm, for the tests of the cluster scripts (without /etc/slurm/slurm.conf its services stay off). As root it
-# installs; otherwise it prints the command and exits 4.
+# --tests and --all-tests add those for its tests and for test.sh --all. --cluster-tests: only Slurm (whose services
+# stay off without /etc/slurm/slurm.conf). Without root it prints the command and exits 4.
 set -euo pipefail
 
 packages=(g++ cmake ninja-build pkg-config python3 python3-numpy
   libopenmpi-dev openmpi-bin libhdf5-dev libtomlplusplus-dev libspdlog-dev libfmt-dev
   libsimdjson-dev nlohmann-json3-dev libicu-dev libpcre2-dev libcli11-dev zlib1g-dev libbz2-dev libzstd-dev
   libeigen3-dev libxxhash-dev libseccomp-dev bubblewrap)
-# Benchmarks compare matrix products with oneDNN.
+# oneDNN is the benchmarks' comparison.
 test_packages=(git libgtest-dev libgmock-dev libbenchmark-dev libdnnl-dev)
 all_test_packages=(dpkg-dev file ccache clang-format clang-tidy-16 zsh fish groff-base man-db zstd environment-modules)
 cluster_test_packages=(slurmctld slurmd slurm-client munge)
-size=600  # MB, including dependencies that a bare Debian lacks
+size=600  # MB, with dependencies
 case "${1:-}" in
   "") ;;
   --tests) packages+=("${test_packages[@]}"); size=700 ;;

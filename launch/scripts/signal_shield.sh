@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# signal_shield.sh PROGRAM [ARGUMENT...]: executes PROGRAM with SIGTERM blocked. Open MPI starts its daemons on other
-# hosts by it if env(1) cannot block signals. Sourced by run_cluster.sh:
+# signal_shield.sh PROGRAM [ARGUMENT...]: executes PROGRAM with SIGTERM blocked, for Open MPI's daemons on other hosts
+# if env(1) cannot. Sourced by run_cluster.sh:
 #
-# jforge_shield: sets two command prefixes (arrays). JFORGE_DEAF blocks SIGTERM. JFORGE_DEAF_LEADER also starts a
-# session, does not ignore SIGINT, and gets SIGUSR2 when its parent ends. Fails if neither coreutils 8.31 and util-linux
-# 2.33 nor Python 3 is there.
+# jforge_shield: sets two command prefixes. JFORGE_DEAF blocks SIGTERM; JFORGE_DEAF_LEADER also starts a session, does
+# not ignore SIGINT, and gets SIGUSR2 when its parent ends. Needs coreutils 8.31 and util-linux 2.33, or Python 3.
 
 # Python starts with SIGPIPE and SIGXFSZ ignored, which PROGRAM would inherit.
 JFORGE_SHIELD_CODE='
@@ -25,13 +24,13 @@ except OSError as error:
     sys.exit(127)
 '
 
-# jforge_first_that_starts deaf|leader WORD...: sets jforge_words to the WORDs if they start a program, else to Python's.
+# jforge_first_that_starts deaf|leader WORD...: sets jforge_words to the WORDs if they work, else to Python's.
 jforge_first_that_starts() {
   local manner=$1 python
   shift
   jforge_words=("$@")
   ! "${jforge_words[@]}" true 2>/dev/null || return 0
-  # Enterprise Linux 8 has older programs than these, but always platform-python.
+  # Enterprise Linux 8 lacks these versions, but always has platform-python.
   for python in python3 /usr/libexec/platform-python; do
     jforge_words=("$python" -I -S -c "$JFORGE_SHIELD_CODE" "$manner")
     ! "${jforge_words[@]}" true 2>/dev/null || return 0
