@@ -53,7 +53,7 @@ void run_distributed(CLI::App& sub, CommandLine& line, std::shared_ptr<Options> 
   });
 }
 
-// `words` become the option's type name (shell/command_description.h).
+// Restricts the value to `words`, its type name (shell/command_description.h).
 CLI::Option* one_of(CLI::Option* option, const std::vector<std::string>& words) {
   return option->check(CLI::IsMember(words).description(""))
       ->type_name(fmt::format("{}", fmt::join(words, "|")));
@@ -517,7 +517,7 @@ void add_shell(CLI::App& app, CommandLine& line) {
   });
 }
 
-// `line`, which the parser fills, must outlive it.
+// Returns a parser that fills `line`, which must outlive it.
 std::unique_ptr<CLI::App> make_parser(CommandLine& line) {
   auto parser = std::make_unique<CLI::App>(
       "Jacobi Forge: turns an autoregressive model into a causal parallel decoder.", "jforge");
@@ -557,7 +557,7 @@ bool is_of_all_ranks(const CLI::App& app, const std::string& word) {
   });
 }
 
-// CLI11 would only say that a command is missing.
+// Describes wrong first words, for which CLI11 only says that a command is missing.
 std::optional<std::string> wrong_command(const CLI::App& app, int argc, char** argv) {
   const std::string program = app.get_parent() == nullptr ? "jforge" : "jforge " + app.get_name();
   if (argc < 2) {
@@ -598,7 +598,7 @@ std::string whole_name(const CLI::App& command) {
   return (parent == nullptr ? "" : whole_name(*parent) + " ") + command.get_name();
 }
 
-// Suggests a similar option.
+// Names an unknown option and suggests a similar one.
 std::string unknown_arguments(const CLI::App& app, const std::string& reason) {
   const CLI::App& command = named_command(app);
   const std::vector<std::string> extras = app.remaining(true);

@@ -23,12 +23,12 @@
 
 namespace {
 
-// Only distributed commands need MPI in a process that mpirun or srun did not start.
+// Returns whether mpirun or srun started this process. If not, few commands need MPI.
 bool started_by_a_launcher() {
   return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMIX_RANK") != nullptr;
 }
 
-// Only the first rank prints: every rank has the same command line.
+// Returns whether this rank prints for all, which have the same command line.
 bool first_of_a_launcher() {
   for (const char* const name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK"}) {
     if (const char* const rank = std::getenv(name)) {
@@ -49,7 +49,7 @@ void set_up_collective_checks(const jforge::Communicator& world) {
   }
 }
 
-// True if standard output is a closed pipe or a lost terminal.
+// Returns whether standard output is a closed pipe or a lost terminal.
 bool reader_left() {
   pollfd output{STDOUT_FILENO, POLLOUT, 0};
   return ::poll(&output, 1, 0) > 0 && (output.revents & (POLLERR | POLLHUP)) != 0;

@@ -120,7 +120,7 @@ void inspect_run(const fs::path& path) {
   }
 }
 
-/// An overview: the report has the details, `inspect A B` compares.
+/// Prints an overview; the report has the details, and `inspect A B` compares.
 void inspect_evaluation(const fs::path& path) {
   for (const fs::path& directory : evaluation_directories(path)) {
     if (!fs::exists(directory / "summary.json")) {
@@ -137,7 +137,7 @@ void inspect_evaluation(const fs::path& path) {
   }
 }
 
-/// Empty if no round trained the checkpoint.
+/// Returns nothing if no round trained the checkpoint.
 std::optional<std::int32_t> trained_block_size(const CheckpointState& state) {
   const auto found = state.identity.find(fmt::format("rounds.{}.block_size", state.round));
   if (found == state.identity.end()) {

@@ -27,7 +27,7 @@ Bytes number_of(const std::filesystem::path& file, const std::string& key) {
   return std::nullopt;
 }
 
-/// Nothing for "max", which means no limit.
+/// Returns nothing for "max", which means no limit.
 Bytes number_in(const std::filesystem::path& file) {
   std::uint64_t value = 0;
   return std::ifstream(file) >> value ? Bytes(value) : std::nullopt;
@@ -55,7 +55,7 @@ Bytes left_in_group(const std::filesystem::path& group, const GroupFiles& files)
   return *limit - std::min(*limit, held);
 }
 
-/// PATH of "0::/PATH" (version 2) or "N:…,memory,…:/PATH" (version 1).
+/// Returns PATH of "0::/PATH" (version 2) or "N:…,memory,…:/PATH" (version 1).
 std::filesystem::path own_group(const std::filesystem::path& root, const GroupFiles& files) {
   const std::string wanted = fmt::format(",{},", files.folder);
   std::ifstream lines(root / "proc/self/cgroup");

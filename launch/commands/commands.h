@@ -115,7 +115,7 @@ struct ProbeOptions {
 [[nodiscard]] ExitCode probe_likelihood_command(const ProbeOptions& options);
 [[nodiscard]] ExitCode probe_decode_command(const ProbeOptions& options);
 
-/// Throws EnvironmentError unless all of `text` was written: a part would pass for the whole.
+/// Prints `text`. Throws EnvironmentError on failure: a part would pass for the whole.
 [[nodiscard]] ExitCode print_document(const std::string& text);
 
 struct SchemaOptions {
@@ -167,7 +167,7 @@ struct ExportOptions {
 
 [[nodiscard]] ExitCode verify_command(const std::filesystem::path& path);
 [[nodiscard]] ExitCode inspect_command(const std::filesystem::path& path);
-/// Prints a run's progress once or, on a terminal, until it ends. DataError without run.json.
+/// Prints a run's progress; on a terminal until it ends. Throws DataError without run.json.
 [[nodiscard]] ExitCode top_command(const std::filesystem::path& directory);
 /// Compares two runs or evaluations (results/report/run_comparison.h).
 [[nodiscard]] ExitCode compare_command(const std::filesystem::path& first,

@@ -11,7 +11,7 @@ namespace jforge {
 
 namespace {
 
-// Arrays of tables count from 1: "rounds.1.steps".
+// Collects values by dotted key; arrays of tables count from 1 ("rounds.1.steps").
 void flatten(const toml::node& node, const std::string& path,
              std::map<std::string, std::string>& values) {
   const auto below = [&](const auto& key) {
@@ -32,7 +32,7 @@ void flatten(const toml::node& node, const std::string& path,
   }
 }
 
-// The configuration may be that of the run around an evaluation.
+// Reads the configuration of a run, or of the run around an evaluation.
 ComparedRun compared_run(const std::filesystem::path& directory) {
   ComparedRun run{directory};
   for (const auto& candidate : {directory, std::filesystem::absolute(directory).parent_path()}) {

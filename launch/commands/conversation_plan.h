@@ -9,7 +9,7 @@
 
 namespace jforge {
 
-/// Memory of one rank.
+/// Returns the memory of one rank.
 [[nodiscard]] MemoryPlan plan_memory(const ConversationTraining& training,
                                      const PreparedTraining& prepared, int ranks, Device device);
 

@@ -54,7 +54,7 @@ bool is_visible(char32_t character) {
          character != 0xffff;
 }
 
-/// 1 if `first` begins no character.
+/// Returns 1 if `first` begins no character.
 std::size_t character_bytes(unsigned char first) {
   if (first >= 0xf0) {
     return first <= 0xf4 ? 4 : 1;
@@ -136,7 +136,7 @@ void each_run(const PassLine& line, const Run& run) {
   }
 }
 
-/// "jacobi: 23 passes, 2.61 tokens each, 40.0 ms"; the prefill is not a pass.
+/// Returns "jacobi: 23 passes, 2.61 tokens each, 40.0 ms"; the prefill is not a pass.
 std::string summary(const TimedAnswer& answer) {
   std::ptrdiff_t tokens = 0;
   for (const TraceRow& row : answer.rows) {

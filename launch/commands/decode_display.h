@@ -28,7 +28,8 @@ class TextStream {
 
 using TokenText = std::function<std::string(TokenId)>;
 
-/// A legend and a line per row; colours or [ ], { }, < > mark accepted, recycled and stationary.
+/// Returns a legend and a line per row. Accepted, recycled and stationary tokens are coloured, or
+/// in [ ], { } and < >.
 [[nodiscard]] std::string trace_text(std::span<const TraceRow> rows, const TokenText& text,
                                      bool colours);
 /// Returns the same as SVG. Equal rows give equal bytes.

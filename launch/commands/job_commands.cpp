@@ -52,7 +52,7 @@ JobFacts job_facts(const JobConfig& config, const DurableFacts& durable) {
   return facts;
 }
 
-// Identity keys and the hashes of what they name; rank 0 reads for all.
+// Returns identity keys and the hashes of what they name; rank 0 reads for all.
 std::map<std::string, std::string> job_identity(const Communicator& comm, JobConfig& config) {
   std::map<std::string, std::string> identity = identity_values(job_fields(config));
   std::string hashes;
@@ -242,7 +242,7 @@ class Job {
     }
   }
 
-  // After everything that can refuse the start.
+  // Called after everything that can refuse the start.
   void record() {
     if (!recorded_) {
       worker_->accept_start();
@@ -251,7 +251,7 @@ class Job {
     }
   }
 
-  // Only if something is made: finished phases can be evaluated anywhere.
+  // Checks only if something is made: finished phases can be evaluated anywhere.
   void expect_end_for(const Command& command) {
     const bool makes = command.kind == Command::Kind::import_prompts ||
                        command.kind == Command::Kind::generate ||

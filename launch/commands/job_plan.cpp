@@ -61,7 +61,7 @@ std::int64_t longest_answer(const JobConfig& config) {
   return longest;
 }
 
-/// Cache rows of a generated prompt besides its positions.
+/// Returns the cache rows of a generated prompt besides its positions.
 std::int64_t generation_branch_rows(const JobConfig& config) {
   std::int64_t rows = 0;
   for (const RoundSettings& round : config.rounds) {
@@ -75,7 +75,7 @@ std::int64_t generation_branch_rows(const JobConfig& config) {
   return rows;
 }
 
-/// For full-length answers.
+/// Returns the pages for full-length answers.
 std::int64_t generation_pages(const JobConfig& config, const TransformerConfig& model, DType cache,
                               const PlannedPrompts& prompts, std::int64_t places) {
   const std::int64_t answer = longest_answer(config);
@@ -91,7 +91,7 @@ std::int64_t generation_pages(const JobConfig& config, const TransformerConfig& 
   return config.generate.cache_pages(model, cache, batch);
 }
 
-/// The longest prompt that the settings allow.
+/// Returns the longest prompt that the settings allow.
 std::int64_t prompt_limit(const JobConfig& config, const TransformerConfig& model,
                           std::int64_t answer) {
   return config.prompts.max_prompt_tokens.value_or(
@@ -182,7 +182,7 @@ MemoryPlan plan_training(const TransformerConfig& model, const ParameterTable& t
 
 namespace {
 
-/// Upper bound of a round's prompts: those that its steps train on.
+/// Returns an upper bound of a round's prompts: those that its steps train on.
 std::optional<std::int64_t> most_generated(const JobConfig& config,
                                            std::optional<std::int64_t> count) {
   std::optional<std::int64_t> most;

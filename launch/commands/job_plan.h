@@ -38,10 +38,10 @@ struct MemoryPlan {
   std::int64_t micro_batches = 0;  ///< In a step, on the rank that has most.
   StepPayload payload;             ///< Of one rank in a step.
 
-  /// On the host, also if the host computes.
+  /// Bytes on the host, which may be the device.
   [[nodiscard]] double generation() const;
   [[nodiscard]] double training() const;
-  /// On the device; 0 if the host computes.
+  /// Bytes on the device; 0 if that is the host.
   [[nodiscard]] double generation_on_device() const;
   [[nodiscard]] double training_on_device() const;
 };
@@ -57,8 +57,8 @@ struct StepRows {
                                        const TrainConfig& train, const Sharding& sharding,
                                        Device device, const StepRows& rows);
 
-/// Type of generation's matrices in `round` (1-based). "auto" is bfloat16 only for a bfloat16
-/// source in round 1: a trained round leaves float32.
+/// Returns the type of generation's matrices in `round` (1-based). "auto" is bfloat16 only for a
+/// bfloat16 source in round 1: a trained round leaves float32.
 [[nodiscard]] DType decoding_type(const JobConfig& config, std::size_t round,
                                   bool source_is_bfloat16);
 

@@ -20,7 +20,8 @@ struct LoadedModel {
   LoadedModel& operator=(const LoadedModel&) = delete;
   ~LoadedModel() = default;
 
-  /// A decoder: `slots` sequences of `capacity` positions and `branch_rows` alternative rows.
+  /// Returns a decoder of `slots` sequences, each of `capacity` positions and `branch_rows` rows
+  /// for alternative drafts.
   [[nodiscard]] std::unique_ptr<InferenceTransformer> inference(
       std::int32_t slots, std::int64_t capacity, WeightStorage storage = WeightStorage::automatic,
       std::int64_t branch_rows = 0);

@@ -33,7 +33,7 @@ struct Plan {
   std::vector<std::string> tasks;
 };
 
-/// The job that trains the first round with `recipe`. It stores all states, so that its
+/// Returns the job that trains the first round with `recipe`. It stores all states, so that its
 /// trajectories serve every recipe.
 JobOptions job_of(const PilotOptions& options, const Plan& plan, const std::string& recipe) {
   JobOptions job;
@@ -107,7 +107,7 @@ bool measure(const PilotOptions& options, const MpiSession& session, const Plan&
   return evaluation.finish(finished, {}) == ExitCode::ok;
 }
 
-/// Token hashes of the greedy answers by problem.
+/// Returns token hashes of the greedy answers by problem.
 std::map<std::int64_t, std::string> answers_of(const fs::path& file) {
   std::map<std::int64_t, std::string> answers;
   static_cast<void>(for_each_line(file, [&](std::string_view line, const std::string& origin) {

@@ -14,7 +14,7 @@ namespace jforge {
 
 namespace {
 
-// Forward FLOPs of attention in all layers for a row that sees `context` positions.
+// Returns the FLOPs of attention's forward in all layers for a row that sees `context` positions.
 double attention_flops(const TransformerConfig& model, double context) {
   return 4 * static_cast<double>(model.num_layers * model.num_heads * model.head_size()) * context;
 }

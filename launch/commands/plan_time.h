@@ -25,11 +25,12 @@ struct MachineSpeed {
 [[nodiscard]] MachineSpeed measure_speed(KernelSet& kernels, const Communicator& comm,
                                          DType training, const std::filesystem::path& peaks);
 
-/// By data sheet, for `ranks` ranks with a `device` each and products of `decoding` and `training`.
+/// Returns the speed of `ranks` ranks with a `device` each by its data sheet. `decoding` and
+/// `training`: types of products.
 [[nodiscard]] MachineSpeed sheet_speed(const KnownDevice& device, DType decoding, DType training,
                                        int ranks);
 
-/// Weights in matrix products of every row: all but the embedding's look-up.
+/// Returns the weights in matrix products of every row: all but the embedding's look-up.
 [[nodiscard]] double matrix_weights(const TransformerConfig& model);
 
 /// Work of one round; lengths in tokens.
@@ -52,10 +53,10 @@ struct RoundSeconds {
 /// Assumed share of the measured speed of matrix products.
 inline constexpr double kPlannedEfficiency = 0.5;
 
-/// Upper bounds at that efficiency. Generation: a forward pass gains one token of a full-length
-/// answer, and takes the longer of reading all weights and computing a block's rows for the batch.
-/// Training: 6 FLOPs per row and matrix weight (8 with recomputation) plus attention; a row per
-/// prompt token and two per answer token.
+/// Estimates upper bounds at that efficiency. Generation: a forward pass gains one token of a
+/// full-length answer, and takes the longer of reading all weights and computing a block's rows for
+/// the batch. Training: 6 FLOPs per row and matrix weight (8 with recomputation) plus attention; a
+/// row per prompt token and two per answer token.
 [[nodiscard]] RoundSeconds estimate_round(const TransformerConfig& model, const RoundWork& work,
                                           const MachineSpeed& speed, int ranks);
 

@@ -54,7 +54,7 @@ std::vector<TokenId> token_array(const Json& json, const std::filesystem::path& 
   return tokens;
 }
 
-// Second: whether the file holds `[[…], …]` and not `[…]`.
+// Returns the sequences, and whether the file nests them: `[[…], …]` and not `[…]`.
 std::pair<std::vector<std::vector<TokenId>>, bool> read_sequences(const std::filesystem::path& path,
                                                                   std::int64_t vocabulary) {
   const Json json = read_json(path);

@@ -28,8 +28,8 @@
 namespace jforge {
 
 namespace {
-/// If identity.json is lost or damaged, the newest checkpoint's identity. Before there is one,
-/// nothing: prompts and trajectories have their own hashes.
+/// Returns the newest checkpoint's identity if identity.json is lost or damaged, or nothing before
+/// there is one: prompts and trajectories have their own hashes.
 std::optional<IdentityRecord> recorded_identity(const RunLayout& layout) {
   const std::filesystem::path path = layout.identity();
   std::string reason = path.string() + " is gone";

@@ -32,8 +32,8 @@ void expect_toml_name(const std::filesystem::path& path);
 void load_configuration(const Communicator& comm, const std::filesystem::path& path,
                         const std::function<void(const std::string& text)>& load);
 
-/// True once anything was made. Before that the identity does not bind, so that a failed import
-/// allows a corrected configuration.
+/// Returns whether anything was made. Before that the identity does not bind, so that a failed
+/// import allows a corrected configuration.
 bool holds_work(const RunLayout& layout);
 
 class RunDirectory {
@@ -47,8 +47,7 @@ class RunDirectory {
   };
   /// Collective. Rank 0 locks the directory; a nonce proves that every rank sees it
   /// (publication_wait_seconds()). Once holds_work(), the identity must match the recorded one.
-  /// Repairs identity.json by the newest checkpoint, run.json by metrics. Throws EnvironmentError,
-  /// ConfigError.
+  /// Repairs damaged identity.json and run.json. Throws EnvironmentError or ConfigError.
   RunDirectory(const Communicator& comm, const Settings& settings);
 
   /// Collective. Writes identity.json and resolved_config.toml. Requires: nothing can refuse the
@@ -63,19 +62,19 @@ class RunDirectory {
   void set_progress(const PhaseProgress& progress);
   /// Rank 0: appends to metrics.ATTEMPT.jsonl and the event file.
   void log_step(std::int32_t round, const StepMetrics& metrics);
-  /// Rank 0: appends `model`'s figures in evaluation/summary.json to the event file, at step
-  /// `rounds` (that trained it).
+  /// Rank 0: appends `model`'s figures in evaluation/summary.json to the event file. `rounds`, the
+  /// number that trained it, is the step.
   void log_evaluation(const std::string& model, std::int32_t rounds);
-  /// For run.json.
+  /// Sets what this rank computes on, for run.json.
   void set_device(std::string device) { device_ = std::move(device); }
-  /// Rank 0: when an earlier start finished last, as utc_now(); else empty.
+  /// Rank 0: returns when an earlier start finished last, as utc_now(); else empty.
   [[nodiscard]] const std::optional<std::string>& last_finished() const noexcept {
     return last_finished_;
   }
-  /// Rank 0: that start's results are about to change.
+  /// Rank 0: call before that start's results change.
   void forget_finished() noexcept { last_finished_.reset(); }
   [[nodiscard]] int attempt() const noexcept { return attempt_; }
-  /// Identity changes accepted by this and earlier starts, oldest first; on every rank.
+  /// Returns identity changes accepted by this and earlier starts, oldest first; on every rank.
   [[nodiscard]] std::vector<IdentityDifference> accepted_changes() const;
 
  private:
@@ -83,7 +82,7 @@ class RunDirectory {
   void check_identity(const Settings& settings);
   /// Appends to the curves of tensorboard/`folder`.
   void draw(const std::string& folder, std::int64_t step, std::span<const Scalar> scalars);
-  /// For files that only show progress.
+  /// Runs `publish` for files that only show progress.
   void publish_signs(const std::function<void()>& publish);
 
   std::filesystem::path directory_;

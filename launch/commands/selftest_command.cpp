@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 /// The quickstart's model solves 498 of 500 problems.
 constexpr double kLeastAccuracy = 0.9;
 
-/// The installed program's files, or those of the source tree that it was built in.
+/// Returns the folder of the installed program's files, or the source tree of its build.
 fs::path files_of_program() {
   for (fs::path place = fs::read_symlink("/proc/self/exe"); place != place.root_path();) {
     place = place.parent_path();

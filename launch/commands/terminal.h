@@ -5,7 +5,7 @@ namespace jforge {
 /// Move-only handle of a stream's terminal, if any: tells that it exists, and its width.
 class Terminal {
  public:
-  /// Standard error's terminal or, for a rank whose standard error is its mpirun's pipe, mpirun's.
+  /// Returns standard error's terminal or, if that is the pipe of this rank's mpirun, mpirun's.
   [[nodiscard]] static Terminal of_standard_error();
   [[nodiscard]] static Terminal of_standard_output();
   Terminal() = default;

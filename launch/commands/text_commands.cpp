@@ -45,7 +45,7 @@ std::vector<TokenId> parse_ids(const std::string& text) {
   return ids;
 }
 
-/// All but true, false and whole numbers is text.
+/// Parses all but true, false and whole numbers as text.
 TemplateArguments parse_template_arguments(const std::vector<std::string>& given) {
   constexpr const char* kOption = "--template-argument";
   TemplateArguments arguments;
@@ -77,7 +77,7 @@ class PrintedAnswer {
     printed_ += tokens.size();
     print(stream_.add(tokenizer_.decode(tokens, true)));
   }
-  /// `tokens`: all of the answer's. Prints those that add() has not seen.
+  /// Prints the tokens that add() has not seen; `tokens` are all of the answer's.
   void finish(std::span<const TokenId> tokens) {
     add(tokens.subspan(printed_));
     print(stream_.finish() + "\n");

@@ -38,7 +38,8 @@ PhaseProgress progress_of(const nlohmann::json& status) {
           .detail = status.value("detail", "")};
 }
 
-/// "running, attempt 2, 4 ranks, node7, updated 2026-01-31T12:00:00Z". `dead`: why no job can run.
+/// Returns "running, attempt 2, 4 ranks, node7, updated 2026-01-31T12:00:00Z". `dead`: why it is
+/// not.
 std::string heading(const nlohmann::json& status, const std::string& dead) {
   return fmt::format("{}{}, attempt {}, {} ranks, {}, updated {}",
                      dead.empty() ? "" : fmt::format("{}; last status ", dead),

@@ -33,7 +33,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// One call names all damage.
+/// Collects damage, so that one call names all of it.
 class Findings {
  public:
   void check(const std::function<void()>& work) {
@@ -105,7 +105,7 @@ void verify_model(const fs::path& path) {
                     : "nothing to compare the files with (no checksums.json)");
 }
 
-/// The figures hold the merged files' hash; all else is sealed.
+/// Compares merged files with the hash in their figures; everything else is sealed.
 void verify_summary(const fs::path& directory, Findings& findings) {
   findings.check([&] { verify_sealed(directory / "summary.json"); });
   findings.check([&] {
@@ -187,7 +187,7 @@ void verify_records(const RunLayout& layout, Findings& findings) {
   }
 }
 
-/// Shards are sealed; the report shows whether any is missing.
+/// Checks each sealed shard, and by the report that none is missing.
 void verify_round(const RunLayout& layout, std::int32_t round) {
   const fs::path path = layout.trajectories(round);
   const TrajectoryStore store = verify_trajectories(path);

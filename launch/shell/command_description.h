@@ -49,8 +49,8 @@ struct CommandDescription {
   [[nodiscard]] const std::string& name() const { return path.back(); }
 };
 
-/// Describes `app` without options that have no group (for tests). Option type names are lower-case
-/// words and an upper-case placeholder, separated by bars. InternalError for an unknown one.
+/// Describes `app` without ungrouped options (for tests). Option type names are lower-case words
+/// and an upper-case placeholder, separated by bars. Throws InternalError for an unknown one.
 [[nodiscard]] CommandDescription describe(const CLI::App& app);
 
 /// Returns `command` and all below it, in the parser's order.

@@ -22,7 +22,7 @@ struct Answer {
   }
 };
 
-// Null if the option takes no value.
+// Returns null if the option takes no value.
 const OptionDescription* option_with_value(const CommandDescription& command,
                                            std::string_view name) {
   const auto found = std::ranges::find_if(command.options, [&](const OptionDescription& option) {

@@ -16,7 +16,7 @@ struct PairedComparison {
   double high = 0;
   double p_value = 1;  ///< Exact two-sided McNemar's or sign test.
 
-  /// The interval excludes 0, and p is below 5 %.
+  /// Returns whether the interval excludes 0 and p is below 5 %.
   [[nodiscard]] bool beyond_chance() const noexcept {
     return (low > 0 || high < 0) && p_value < 0.05;
   }

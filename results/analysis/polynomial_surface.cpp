@@ -12,7 +12,7 @@ namespace jforge {
 
 namespace {
 
-// All terms up to total degree `degree` that the distinct values determine.
+// Returns all terms up to total degree `degree` that the distinct values determine.
 std::vector<std::vector<int>> terms_up_to(int degree, const std::vector<SurfaceAxis>& axes) {
   std::vector<std::vector<int>> terms(1, std::vector<int>(axes.size(), 0));
   for (std::size_t key = 0; key < axes.size(); ++key) {

@@ -32,10 +32,10 @@ struct RooflineFit {
   [[nodiscard]] double seconds(double rows) const;
 };
 
-/// Least squares of the relative error over all knees between the smallest and the largest number
-/// of rows. Returns the simplest shape that the Bayesian information criterion does not reject; a
-/// knee needs 4 points. Throws DataError for fewer than 2 distinct numbers of rows, or values that
-/// are not positive and finite.
+/// Fits by least squares of the relative error over all knees between the smallest and the largest
+/// number of rows. Returns the simplest shape that the Bayesian information criterion does not
+/// reject; a knee needs 4 points. Throws DataError for fewer than 2 distinct numbers of rows, or
+/// values that are not positive and finite.
 [[nodiscard]] RooflineFit fit_roofline(std::span<const LatencyPoint> points);
 
 }  // namespace jforge

@@ -69,8 +69,8 @@ struct Axis {
     const double place = low + share * (high - low);
     return spec.logarithmic ? std::exp2(place) : place;
   }
-  // Powers of 2 on a long logarithmic axis (for fractions 1, 2, 5 times powers of 10), else about 8
-  // multiples of 1, 2 or 5 times a power of 10.
+  // Returns powers of 2 on a long logarithmic axis (for fractions 1, 2, 5 times powers of 10), else
+  // about 8 multiples of 1, 2 or 5 times a power of 10.
   [[nodiscard]] std::vector<double> ticks() const {
     const bool powers = spec.logarithmic && high - low > 3;
     const bool decades = powers && low < -1;
@@ -172,7 +172,7 @@ class Drawing {
   [[nodiscard]] bool groups() const { return !chart_.x.names.empty(); }
   [[nodiscard]] double unit() const { return x_.pixel(1) - x_.pixel(0); }
 
-  // Ticks with labels; grid lines for the y axis.
+  // Draws ticks with labels, and grid lines for the y axis.
   void axes() {
     for (const double tick : y_.ticks()) {
       svg_ += svg_line(x_.from, y_.pixel(tick), x_.to, y_.pixel(tick), "#dddddd") +
@@ -240,7 +240,7 @@ class Drawing {
     }
   }
 
-  // Dots or bars with error bars; a group's bars side by side.
+  // Draws dots or bars with error bars; a group's bars side by side.
   void points(std::size_t s) {
     const ChartSeries& series = chart_.series[s];
     const double count = groups() ? static_cast<double>(chart_.series.size()) : 1;

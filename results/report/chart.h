@@ -46,14 +46,14 @@ struct Chart {
   std::string surface_label = {};
 };
 
-/// 720 × 420, higher if the legend needs several lines.
+/// Returns a document of 720 × 420, higher if the legend needs several lines.
 [[nodiscard]] std::string render_svg(const Chart& chart);
 
 /// Returns `text` with &, <, > and " as entities.
 [[nodiscard]] std::string xml_escaped(const std::string& text);
-/// Approximate width in pixels.
+/// Returns the approximate width in pixels.
 [[nodiscard]] double text_width(const std::string& text, double size);
-/// `anchor`: start, middle or end; `more`: further attributes.
+/// Returns a text element. `anchor`: start, middle or end; `more`: further attributes.
 [[nodiscard]] std::string svg_text(double x, double y, const std::string& text, const char* anchor,
                                    int size, const std::string& more = {});
 

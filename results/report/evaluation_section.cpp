@@ -41,7 +41,7 @@ struct TaskGroup {
   std::vector<const Measured*> rows;
 };
 
-// "word_problems (number, extract-2), 500 problems, temperature 1"; the sampling unless greedy.
+// Returns "word_problems (number, extract-2), 500 problems, temperature 1" (greedy: no sampling).
 std::string group_heading(const Measured& m) {
   std::string rule = json_text(*m.figures, "scorer");
   const std::size_t name = rule.find('/');
@@ -94,7 +94,7 @@ std::vector<const ReportJson*> figures_of(const TaskGroup& group) {
   return figures;
 }
 
-// Per model and batch size.
+// Names the fastest method per model and batch size.
 std::string fastest_lines(const TaskGroup& group) {
   std::string text;
   for (const std::string& model : model_names(group.rows)) {
@@ -118,7 +118,7 @@ std::string fastest_lines(const TaskGroup& group) {
   return text.empty() ? text : text + "\n";
 }
 
-// A table per batch size of interleaved measurements; empty without any.
+// Returns a table per batch size of interleaved measurements; empty without any.
 std::string speed_tables(const TaskGroup& group) {
   std::string text;
   for (const double batch : speed_batches(figures_of(group))) {
@@ -164,7 +164,7 @@ std::string measurement_table(const TaskGroup& group) {
   return markdown_table(rows, 2);
 }
 
-// For tasks with several rules; else empty.
+// Returns the accuracy by rule of tasks with several rules; else empty.
 std::string rules_table(const std::vector<Measured>& all) {
   TableCells rows = {{"task", "model", "method", "rule", "accuracy"}};
   for (const Measured& m : all) {
@@ -211,7 +211,7 @@ std::string comparison_warnings(const std::vector<Measured>& all) {
   return text;
 }
 
-// "gsm8k jacobi block_size=16 blocks=2", which a label can break at spaces.
+// Returns "gsm8k jacobi block_size=16 blocks=2", which a label can break at spaces.
 std::string group_of(const Measured& m) {
   std::string method = m.method;
   std::ranges::replace(method, ',', ' ');
@@ -244,7 +244,7 @@ Chart bars(const std::vector<Measured>& all, const std::string& title, const Cha
   return chart;
 }
 
-// By TPF.
+// Returns the method with the highest TPF.
 const Measured* fastest(const std::vector<Measured>& all, const std::string& model,
                         const std::string& task) {
   const Measured* best = nullptr;
@@ -275,7 +275,7 @@ void write_speed_figure(ReportWriter& report, const std::vector<Measured>& all) 
                                 true, 1, "tokens_per_second")));
 }
 
-// A line per model and task.
+// Writes a line per model and task.
 void write_ablation(ReportWriter& report, const std::vector<Measured>& all) {
   const std::vector<std::string> models = model_names(all);
   const auto trained = std::ranges::count_if(models, [](const auto& m) { return m != kBaseModel; });

@@ -17,7 +17,7 @@ struct MetricsRow {
       values;  ///< "loss", "consistency", "autoregressive", "learning_rate", …
 };
 
-/// 3 for "metrics.3.jsonl", −1 for other names.
+/// Returns 3 for "metrics.3.jsonl", −1 for other names.
 [[nodiscard]] int metrics_attempt(const std::string& file_name);
 
 /// Returns each round's rows by step. Ignores a torn last line; throws DataError with file and line

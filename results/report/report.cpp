@@ -15,7 +15,7 @@ namespace jforge {
 
 namespace {
 
-// All attempts' steps, each once.
+// Returns all attempts' steps, each once.
 std::string merged_metrics(const std::map<std::int32_t, std::vector<MetricsRow>>& rounds) {
   std::string lines;
   for (const auto& [round, rows] : rounds) {
@@ -40,7 +40,7 @@ void write_overview(ReportWriter& report, const ReportJson& status) {
   }
 }
 
-// Whether sweep/ and evaluation/ give two models the same name.
+// Returns whether sweep/ and evaluation/ hold different models of one name.
 bool is_of_another_model(const std::filesystem::path& run, const std::string& model) {
   const auto weights = [&](const char* folder) {
     const auto claim = read_json_object(run / folder / model / "model.json");
@@ -51,7 +51,7 @@ bool is_of_another_model(const std::filesystem::path& run, const std::string& mo
   return !swept.empty() && !evaluated.empty() && swept != evaluated;
 }
 
-/// For spreadsheets and data frames.
+/// Writes each summary's figures for spreadsheets and data frames.
 void write_csv(const std::filesystem::path& run) {
   for (const char* folder : {"evaluation", "sweep"}) {
     if (const auto summary = read_json_object(run / folder / "summary.json")) {

@@ -22,20 +22,20 @@ inline constexpr std::size_t kTableWidth = 100;
 /// Returns at most `width` characters of `text`, with "…" as the last if cut.
 [[nodiscard]] std::string clipped(const std::string& text, std::size_t width);
 
-/// Nothing if the file is missing. Throws DataError naming the file if it is not a JSON object.
+/// Returns nothing if the file is missing. Throws DataError if it is not a JSON object.
 [[nodiscard]] std::optional<ReportJson> read_json_object(const std::filesystem::path& path);
-/// NaN if there is none.
+/// Returns NaN if there is no number.
 [[nodiscard]] double json_number(const ReportJson& object, const std::string& key);
-/// "–" if there is none.
+/// Returns "–" if there is no text.
 [[nodiscard]] std::string json_text(const ReportJson& object, const std::string& key);
-/// Formats with fmt; "–" if `value` is not finite.
+/// Formats `value` with fmt; "–" if it is not finite.
 [[nodiscard]] std::string shown(double value, const char* format);
-/// "98.0–99.4 %" from accuracy_low and accuracy_high, or "–".
+/// Returns "98.0–99.4 %" from accuracy_low and accuracy_high, or "–".
 [[nodiscard]] std::string accuracy_interval(const ReportJson& figures);
-/// "4.93–5.08" from KEY_low and KEY_high, or "–". `format`: fmt's.
+/// Returns "4.93–5.08" from KEY_low and KEY_high in fmt's `format`, or "–".
 [[nodiscard]] std::string interval_text(const ReportJson& figures, const std::string& key,
                                         const char* format);
-/// For figures: "_" replaces all but letters and digits.
+/// Replaces all but letters and digits by "_", for figures' names.
 [[nodiscard]] std::string file_name_of(const std::string& name);
 
 struct ReportWriter {

@@ -77,7 +77,7 @@ Sample read_sample(const ReportJson& json) {
           json_number(json, "forwards")};
 }
 
-// Empty if the file is missing.
+// Returns nothing if the file is missing.
 Samples read_samples(const Side& side, const std::string& model, const std::string& task,
                      const std::string& method) {
   const std::filesystem::path path =
@@ -200,7 +200,7 @@ std::vector<Pair> shared_figures(const Side& first, const Side& second) {
   return pairs;
 }
 
-// A line for each result that only `side` has.
+// Returns a line for each result that only `side` has.
 std::string left_over(const Side& side, const std::vector<Pair>& pairs, bool is_first,
                       const char* letter) {
   std::string text;
@@ -323,7 +323,7 @@ std::vector<std::string> figures_row(const Pair& pair, const PairedVerdicts& ver
   return row;
 }
 
-// For tasks with several rules.
+// Returns the accuracy by rule, for tasks with several rules.
 std::string rules_note(const Pair& pair) {
   const auto first = pair.first->find("rule_accuracy");
   const auto second = pair.second->find("rule_accuracy");

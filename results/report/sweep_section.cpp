@@ -54,7 +54,7 @@ struct Sweep {
     }
     return values;
   }
-  // The baseline is last.
+  // Returns the points' figures, then the baseline's.
   [[nodiscard]] std::vector<const ReportJson*> all_figures() const {
     std::vector<const ReportJson*> figures = points;
     if (baseline.is_object()) {
@@ -119,7 +119,7 @@ std::vector<PointSpeed> measured_speeds(const Sweep& sweep) {
   return speeds;
 }
 
-// The settings; for the baseline "AR" and those that decide its tokens.
+// Returns the settings or, for the baseline, "AR" and those that decide its tokens.
 std::vector<std::string> row_names(const Sweep& sweep, const ReportJson& figures) {
   std::vector<std::string> names;
   if (&figures != &sweep.baseline) {
@@ -137,7 +137,7 @@ std::vector<std::string> row_names(const Sweep& sweep, const ReportJson& figures
   return names;
 }
 
-// Fastest at the smallest batch first, with the baseline.
+// Returns all settings and the baseline, fastest at the smallest batch first.
 std::string settings_table(const Sweep& sweep) {
   std::vector<const ReportJson*> sorted = sweep.all_figures();
   const std::vector<double> batches = speed_batches(sorted);
@@ -174,7 +174,7 @@ std::string settings_table(const Sweep& sweep) {
          "brackets: 95 % intervals.\n";
 }
 
-// Per batch size, with doubts about speeds.
+// Names the fastest settings per batch size, with doubts about speeds.
 std::string fastest_settings(const Sweep& sweep) {
   const NamedFigures baseline{"AR", sweep.baseline.is_object() ? &sweep.baseline : nullptr};
   std::vector<NamedFigures> settings;
@@ -195,7 +195,7 @@ const SurfacePoint& fastest_point(const std::vector<PointSpeed>& speeds) {
   return std::ranges::max_element(speeds, {}, value)->point;
 }
 
-// Speeds over the one key that varies, the fit if any, and AR.
+// Plots speeds over the one key that varies, the fit if any, and AR.
 Chart speed_curve(const Sweep& sweep, const std::vector<PointSpeed>& speeds, std::size_t key,
                   const std::optional<PolynomialSurface>& surface) {
   const SurfacePoint& fastest = fastest_point(speeds);
@@ -234,7 +234,7 @@ Chart speed_curve(const Sweep& sweep, const std::vector<PointSpeed>& speeds, std
   return chart;
 }
 
-// Over two keys, with the others as in the fastest setting.
+// Plots two keys, with the others as in the fastest setting.
 Chart speed_surface(const Sweep& sweep, const std::vector<PointSpeed>& speeds, std::size_t first,
                     std::size_t second, const PolynomialSurface& surface) {
   const SurfacePoint& fastest = fastest_point(speeds);
@@ -321,7 +321,7 @@ std::string write_one_sweep(ReportWriter& report, const Sweep& sweep) {
   return tables;
 }
 
-// A line per task, method and setting of the other keys.
+// Plots a line per task, method and setting of the other keys.
 void write_block_size_figure(ReportWriter& report, const std::vector<Sweep>& sweeps) {
   Chart chart{.title = "Tokens per forward pass over block size",
               .x = {"block size", true},

@@ -130,7 +130,7 @@ void write_training_section(ReportWriter& report, const Rounds& rounds) {
 
 namespace {
 
-/// Only rounds that asked for cleaning.
+/// Writes only rounds that asked for cleaning.
 void write_cleaning(ReportWriter& report, const std::filesystem::path& run_directory) {
   TableCells rows;
   for (int round = 1;
