@@ -146,8 +146,7 @@ fi
 device=$(sed -n '/^device: /{s///p;q}' <<<"$said")
 export JFORGE_REQUIRE_GPU=1
 
-# Asks the program's CUDA library, which respects CUDA_VISIBLE_DEVICES and MIG slices, or nvidia-smi, which indents
-# slices.
+# Asks the program's CUDA library, which respects CUDA_VISIBLE_DEVICES and MIG, or nvidia-smi, which indents MIG slices.
 count_devices() {
   local file=$probe path=${LD_LIBRARY_PATH:-} cudart listed chosen
   if [ $packed = yes ]; then

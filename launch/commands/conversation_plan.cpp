@@ -13,7 +13,7 @@ namespace {
 
 /// Samples have mean length, micro-batches at most train.tokens_per_rank.
 struct StepPlan {
-  double mean_tokens = 0;  ///< Of a sample.
+  double mean_tokens = 0;  ///< Tokens of a sample.
   std::int64_t longest = 0;
   std::int64_t rows = 0;  ///< The largest micro-batch.
   std::int64_t micro_batches = 0;

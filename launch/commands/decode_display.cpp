@@ -213,7 +213,7 @@ std::string trace_svg(std::span<const TraceRow> rows, const TokenText& text) {
   constexpr double kHeight = 20;
   constexpr double kLeft = 84;
   constexpr double kTop = 48;
-  std::vector<double> widths;  // By position.
+  std::vector<double> widths;
   for (const TraceRow& row : rows) {
     for (const TraceCell& cell : row) {
       const auto at = static_cast<std::size_t>(cell.position);
@@ -290,7 +290,7 @@ std::string comparison_svg(const TimedAnswer& left, const TimedAnswer& right,
                            const TokenText& text) {
   constexpr std::size_t kColumns = 52;
   constexpr int kFont = 13;
-  constexpr double kAdvance = 7.8;  // Of a monospace character; forced for every font.
+  constexpr double kAdvance = 7.8;  // Width of a monospace character, forced for every font.
   constexpr double kLine = 20;
   constexpr double kMargin = 16;
   constexpr double kTop = 48;

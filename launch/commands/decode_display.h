@@ -36,7 +36,7 @@ using TokenText = std::function<std::string(TokenId)>;
 [[nodiscard]] std::string trace_svg(std::span<const TraceRow> rows, const TokenText& text);
 
 struct TimedAnswer {
-  std::string name;             ///< Of the method.
+  std::string name;             ///< Method.
   std::vector<TraceRow> rows;   ///< PassRecorder::rows(); accepted and recycled tokens count.
   std::vector<double> seconds;  ///< From the prefill's end to each row.
 };

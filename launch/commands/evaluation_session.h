@@ -1,6 +1,6 @@
 #pragma once
 
-/// What `jforge evaluate` and `jforge sweep` share, outside a run.
+/// Shared parts of `jforge evaluate` and `jforge sweep`.
 
 #include <filesystem>
 #include <functional>
@@ -28,7 +28,7 @@ class EvaluationSession {
     std::vector<std::string> overrides;
     std::filesystem::path model;  ///< Empty: [model] source.
     std::filesystem::path out;    ///< Empty: `default_out`.
-    std::string name;             ///< Of the model in results; empty: its directory's name.
+    std::string name;             ///< Model name in results; empty: its directory's.
     std::filesystem::path default_out;
     std::string folder;        ///< Under `out`, for the evaluation's files.
     bool shows_tables = true;  ///< Prints tables at the end.

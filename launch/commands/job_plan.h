@@ -32,11 +32,11 @@ struct MemoryPlan {
   double activations = 0;          ///< Training: for `rows` packed rows.
   double loss = 0;                 ///< Training on a device: vocabulary loss over them.
   double products = 0;             ///< Both, on a device: work space of its library.
-  std::int64_t rows = 0;           ///< Of the largest micro-batch.
+  std::int64_t rows = 0;           ///< Rows of the largest micro-batch.
   ProbeMemory probe;               ///< Decoding during training.
   double copies = 0;               ///< Offloaded training: a device's weights and gradients.
   std::int64_t micro_batches = 0;  ///< In a step, on the rank that has most.
-  StepPayload payload;             ///< Of one rank in a step.
+  StepPayload payload;             ///< One rank's in a step.
 
   /// Bytes on the host, which may be the device.
   [[nodiscard]] double generation() const;
@@ -65,8 +65,8 @@ struct StepRows {
 struct PlannedPrompts {
   std::optional<std::int64_t> count;       ///< Empty: enough to fill every batch.
   std::int64_t longest = 0;                ///< Tokens.
-  std::vector<std::int64_t> lengths = {};  ///< Of all prompts, tokens; empty: each as the longest.
-  std::int64_t longest_problem = 0;        ///< Of problems that training decodes, tokens.
+  std::vector<std::int64_t> lengths = {};  ///< Each prompt's tokens; empty: all the longest.
+  std::int64_t longest_problem = 0;        ///< Tokens; of problems that training decodes.
 };
 
 /// Assumes full-length answers. `source_is_bfloat16`: hf_matrices_are_bfloat16().

@@ -20,8 +20,8 @@ struct LoadedModel {
   LoadedModel& operator=(const LoadedModel&) = delete;
   ~LoadedModel() = default;
 
-  /// Returns a decoder of `slots` sequences, each of `capacity` positions and `branch_rows` rows
-  /// for alternative drafts.
+  /// Returns a decoder of `slots` sequences: `capacity` positions and `branch_rows` rows for drafts
+  /// each.
   [[nodiscard]] std::unique_ptr<InferenceTransformer> inference(
       std::int32_t slots, std::int64_t capacity, WeightStorage storage = WeightStorage::automatic,
       std::int64_t branch_rows = 0);

@@ -20,7 +20,7 @@ namespace jforge {
 /// Progress of a phase, also for run.json.
 struct PhaseProgress {
   std::string phase = {};
-  std::string unit = {};                   ///< Of step and total: "prompts", "steps", …
+  std::string unit = {};                   ///< Unit of step and total: "prompts", "steps", …
   std::int64_t step = 0;                   ///< Done.
   std::optional<std::int64_t> total = {};  ///< Unknown while a file is read.
   std::optional<double> eta_seconds = {};  ///< Left in this phase, once known.

@@ -55,7 +55,7 @@ std::optional<IdentityRecord> recorded_identity(const RunLayout& layout) {
 }
 
 struct EarlierStarts {
-  int attempt = 0;                      ///< Of run.json or, if that is damaged, the metrics files.
+  int attempt = 0;  ///< From run.json or, if that is damaged, the metrics files.
   std::optional<std::string> finished;  ///< When one finished last.
 };
 
@@ -147,7 +147,7 @@ RunDirectory::RunDirectory(const Communicator& comm, const Settings& settings)
     }
     make_directory(directory_);
     lock_.emplace(directory_);
-    sweep_temporaries(directory_);  // Of a killed attempt: the lock excludes other writers.
+    sweep_temporaries(directory_);  // Left by a killed attempt: the lock excludes other writers.
     if (settings.must_be_new && holds_work(RunLayout(directory_))) {
       throw ConfigError(directory_.string() +
                         " holds a run already and --resume never was given; remove it or choose "

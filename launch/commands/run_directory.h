@@ -1,7 +1,5 @@
 #pragma once
 
-/// A run directory owned by one job.
-
 #include <filesystem>
 #include <functional>
 #include <map>

@@ -38,8 +38,7 @@ PhaseProgress progress_of(const nlohmann::json& status) {
           .detail = status.value("detail", "")};
 }
 
-/// Returns "running, attempt 2, 4 ranks, node7, updated 2026-01-31T12:00:00Z". `dead`: why it is
-/// not.
+/// Returns "running, attempt 2, 4 ranks, node7, updated …". `dead`: why no job can run.
 std::string heading(const nlohmann::json& status, const std::string& dead) {
   return fmt::format("{}{}, attempt {}, {} ranks, {}, updated {}",
                      dead.empty() ? "" : fmt::format("{}; last status ", dead),

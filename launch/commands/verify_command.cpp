@@ -245,7 +245,7 @@ void verify_run(const fs::path& path) {
       verify_model(layout.model());
     });
   } else if (fs::exists(layout.model() / kChecksumsName)) {
-    // Of ordinary training, or of a run killed before it recorded the export.
+    // Ordinary training, or a run killed before it recorded the export.
     findings.check([&] { verify_model(layout.model()); });
   } else if (fs::exists(layout.model())) {
     fmt::print("{}: the export was not finished; ignored\n", layout.model().string());

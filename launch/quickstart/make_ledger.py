@@ -25,7 +25,7 @@ import sys
 from make_word_problems import (BOYS, CONTAINERS, DAYS, EQUATION, GIRLS, PLACES, THINGS, hashed, require_disjoint,
                                 write_jsonl_gz)
 
-LARGEST = 99  # Of all numbers in a ledger.
+LARGEST = 99  # The largest number in a ledger.
 MOST_PACKED = 2  # Changes "k containers of g" at most: their lines are twice as long.
 START, AMOUNT, FACTOR = (20, 80), (2, 30), (2, 5)
 

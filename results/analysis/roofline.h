@@ -10,7 +10,7 @@ namespace jforge {
 
 struct LatencyPoint {
   double rows = 0;     ///< Tokens decoded in parallel.
-  double seconds = 0;  ///< Of the pass, > 0.
+  double seconds = 0;  ///< Duration of the pass, > 0.
 };
 
 enum class RooflineShape : std::uint8_t {

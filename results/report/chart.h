@@ -13,7 +13,7 @@ struct ChartAxis {
   std::string label = {};
   bool logarithmic = false;             ///< Values ≤ 0 are left out.
   bool from_zero = false;               ///< If linear; otherwise the data's range.
-  std::vector<std::string> names = {};  ///< Of groups at x = 0, 1, …; x axis only.
+  std::vector<std::string> names = {};  ///< Groups at x = 0, 1, …; x axis only.
 };
 
 struct ChartPoint {

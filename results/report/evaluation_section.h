@@ -1,7 +1,5 @@
 #pragma once
 
-/// The report's section on evaluation/summary.json.
-
 #include <string>
 #include <vector>
 

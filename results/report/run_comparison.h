@@ -9,7 +9,7 @@
 namespace jforge {
 
 struct ComparedRun {
-  /// Of a run, or of an evaluation's summary.json.
+  /// Directory of a run or of an evaluation's summary.json.
   std::filesystem::path directory;
   /// Key ("train.learning_rate") → value; empty if none was recorded.
   std::map<std::string, std::string> configuration = {};

@@ -1,7 +1,5 @@
 #pragma once
 
-/// The report's section on sweep/sweep.json.
-
 #include <string>
 
 #include "results/report/report_text.h"

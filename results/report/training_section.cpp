@@ -13,7 +13,7 @@ namespace jforge {
 
 namespace {
 
-// Of `jforge pretrain` and `finetune`, whose consistency loss is 0.
+// Round number of `jforge pretrain` and `finetune`, whose consistency loss is 0.
 constexpr std::int32_t kOrdinaryTraining = 0;
 
 using Rounds = std::map<std::int32_t, std::vector<MetricsRow>>;
