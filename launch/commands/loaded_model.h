@@ -20,8 +20,7 @@ struct LoadedModel {
   LoadedModel& operator=(const LoadedModel&) = delete;
   ~LoadedModel() = default;
 
-  /// Returns a decoder of `slots` sequences: `capacity` positions and `branch_rows` rows for drafts
-  /// each.
+  /// Returns a decoder of `slots` sequences of `capacity` positions and `branch_rows` draft rows.
   [[nodiscard]] std::unique_ptr<InferenceTransformer> inference(
       std::int32_t slots, std::int64_t capacity, WeightStorage storage = WeightStorage::automatic,
       std::int64_t branch_rows = 0);

@@ -25,7 +25,7 @@ struct Measured {
 /// DataError if "models" is malformed.
 [[nodiscard]] std::vector<Measured> all_figures(const ReportJson& summary);
 
-/// Returns the tables of accuracy and speed; empty without models. Throws DataError.
+/// Returns the tables of accuracy and speed; empty without models. Throws like all_figures().
 std::string write_evaluation_section(ReportWriter& report, const ReportJson& summary);
 
 }  // namespace jforge
