@@ -220,7 +220,7 @@ bool CheckpointWriter::already_saved(const CheckpointState& state,
   try {
     found = open_checkpoint(directory);
   } catch (const DataError& error) {
-    spdlog::info("replacing what is no valid checkpoint: {}", error.what());
+    log_info("replacing what is no valid checkpoint: {}", error.what());
     remove_checkpoint(directory);
     return false;
   }
@@ -232,7 +232,7 @@ bool CheckpointWriter::already_saved(const CheckpointState& state,
         "{} holds a valid checkpoint of another run; use another run.directory or remove it",
         directory.string()));
   }
-  spdlog::info("checkpoint {} exists already and is valid", directory.string());
+  log_info("checkpoint {} exists already and is valid", directory.string());
   return true;
 }
 
@@ -315,8 +315,8 @@ void CheckpointWriter::start(Stage stage, bool has_work) {
   try {
     thread_ = std::thread(work);
   } catch (const std::system_error& error) {
-    spdlog::warn("no thread for the checkpoint ({}): it is written at the next one or at the end",
-                 error.what());
+    log_warn("no thread for the checkpoint ({}): it is written at the next one or at the end",
+             error.what());
   }
 }
 
@@ -383,11 +383,11 @@ void CheckpointWriter::end_stage() {
 void CheckpointWriter::prune(const CheckpointState& newest) const {
   try {
     for (const std::string& name : prune_checkpoints(root_, newest.round, newest.step, config_)) {
-      spdlog::debug("removed checkpoint {}", name);
+      log_debug("removed checkpoint {}", name);
     }
   } catch (const EnvironmentError& error) {
     // The new checkpoint is durable; an old one that cannot be removed is no reason to stop.
-    spdlog::warn("old checkpoints stay: {}", error.what());
+    log_warn("old checkpoints stay: {}", error.what());
   }
 }
 
@@ -422,7 +422,7 @@ std::vector<std::string> prune_checkpoints(const std::filesystem::path& root,
       keep = false;
     } catch (const EnvironmentError& error) {
       // It may be whole: who looks when the file system answers again decides.
-      spdlog::warn("{} is kept: {}", directory.path.string(), error.what());
+      log_warn("{} is kept: {}", directory.path.string(), error.what());
       keep = true;
     }
     if (!keep) {

@@ -20,7 +20,7 @@ constexpr int kControlTag = 1;
 constexpr auto kPollInterval = std::chrono::milliseconds(2);
 
 void abort_for_lost_rank(Rank rank, const std::string& table) {
-  spdlog::critical("rank {} is silent; what every rank did last:\n{}", rank, table);
+  log_critical("rank {} is silent; what every rank did last:\n{}", rank, table);
   close_log();
   MpiSession::abort(static_cast<int>(ExitCode::internal));
 }
@@ -64,8 +64,8 @@ bool Coordinator::close_round() {
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - round_->opened).count();
   const double busy = busy_seconds() - round_->busy_seconds;
-  spdlog::info("coordinator: {:.2f} s of a core in {:.1f} s, {:.2f} %", busy, seconds,
-               100 * busy / std::max(seconds, 1e-9));
+  log_info("coordinator: {:.2f} s of a core in {:.1f} s, {:.2f} %", busy, seconds,
+           100 * busy / std::max(seconds, 1e-9));
   round_.reset();
   return drained;
 }
@@ -120,7 +120,7 @@ void Coordinator::run() {
     }
   } catch (const std::exception& error) {
     // The ranks wait for answers that will not come any more: end the job here, with the reason.
-    spdlog::critical("the coordinator failed: {}", error.what());
+    log_critical("the coordinator failed: {}", error.what());
     close_log();
     MpiSession::abort(static_cast<int>(ExitCode::internal));
   }
@@ -229,8 +229,8 @@ void Coordinator::watch() {
     }
     if (round_) {
       if (const std::size_t expired = round_->queue.expire(now); expired > 0) {
-        spdlog::warn("{} leases showed no progress for {} s and are given out again", expired,
-                     config_.lease_seconds);
+        log_warn("{} leases showed no progress for {} s and are given out again", expired,
+                 config_.lease_seconds);
       }
     }
     lost = membership_.lost(now);

@@ -102,7 +102,7 @@ RunLock::RunLock(const std::filesystem::path& directory, Timing timing, OnLost o
       job_(job_id()) {
   if (!on_lost_) {
     on_lost_ = [](const std::string& reason) {
-      spdlog::critical("{}; this job ends", reason);
+      log_critical("{}; this job ends", reason);
       MpiSession::abort(static_cast<int>(ExitCode::environment));
     };
   }
@@ -126,7 +126,7 @@ RunLock::RunLock(const std::filesystem::path& directory, Timing timing, OnLost o
     const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - since;
     const bool stale = !first && text == seen && waited.count() >= timing_.stale_seconds;
     if (stale || dead_on_this_host(holder)) {
-      spdlog::warn("taking over {}: its holder ({}) is gone", path_.string(), describe(holder));
+      log_warn("taking over {}: its holder ({}) is gone", path_.string(), describe(holder));
       // Moved aside and looked at again: had another waiter taken over in between, this would be
       // its live lock.
       const std::filesystem::path aside = path_.string() + ".stale-" + identity_;
@@ -143,8 +143,8 @@ RunLock::RunLock(const std::filesystem::path& directory, Timing timing, OnLost o
                              describe(holder) + "; wait for it or choose another directory");
     }
     if (first) {
-      spdlog::info("{} is held by {}; waiting to see whether it is alive", path_.string(),
-                   describe(holder));
+      log_info("{} is held by {}; waiting to see whether it is alive", path_.string(),
+               describe(holder));
     }
     if (text != seen) {
       // Without an identity it is half written: the next look says by whom.

@@ -1,5 +1,6 @@
 #include "runtime/fault_injection.h"
 
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -106,7 +107,7 @@ std::optional<ArmedFault> take(FaultTable& faults, std::string_view place, std::
 
 /// Returns true when the caller must act the fault out.
 bool act(const ArmedFault& fault) {
-  spdlog::warn("injected fault {} acts now", fault.text);
+  log_warn("injected fault {} acts now", fault.text);
   spdlog::default_logger()->flush();
   switch (fault.fault) {
     case Fault::kill:
@@ -173,7 +174,7 @@ void fault_point(std::string_view place) {
       visits = faults.visits.emplace(std::string(place), 0).first;
     }
     fault = take(faults, place, ++visits->second);
-    spdlog::debug("fault place \"{}\", visit {}", place, visits->second);
+    log_debug("fault place \"{}\", visit {}", place, visits->second);
   }
   if (fault && act(*fault)) {
     throw ConfigError(

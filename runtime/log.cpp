@@ -4,8 +4,10 @@
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/dist_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -166,6 +168,13 @@ void close_log() {
     state.sinks->remove_sink(state.file);
     state.file.reset();
   }
+}
+
+void log_line(LogLevel level, std::string_view text) {
+  constexpr std::array kLevels = {spdlog::level::debug, spdlog::level::info, spdlog::level::warn,
+                                  spdlog::level::err, spdlog::level::critical};
+  spdlog::log(kLevels.at(static_cast<std::size_t>(level)),
+              spdlog::string_view_t(text.data(), text.size()));
 }
 
 }  // namespace jforge

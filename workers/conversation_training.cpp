@@ -260,7 +260,7 @@ bool train_on_conversations(const ConversationTraining& training, PreparedTraini
                               [] { return std::vector<fs::path>(); });
     }
     phase.resume(*resumed);
-    spdlog::info("continuing after step {}", resumed->manifest.state.step);
+    log_info("continuing after step {}", resumed->manifest.state.step);
   }
   if (services.on_accepted) {
     services.on_accepted(!resumed || resumed->manifest.state.step < prepared.steps);

@@ -41,7 +41,7 @@ namespace {
 void warn_of_unused_devices() {
   const CudaDevices found = find_cuda_devices();
   if (!found.problem.empty()) {
-    spdlog::warn("model.device = \"auto\" falls back to the CPU: {}", found.problem);
+    log_warn("model.device = \"auto\" falls back to the CPU: {}", found.problem);
   }
 }
 
@@ -50,7 +50,7 @@ void stay_near_device(int rank) {
   std::string place = cuda_device_place();
   std::ranges::transform(place, place.begin(), [](unsigned char c) { return std::tolower(c); });
   if (!stay_near("/sys/bus/pci/devices/" + place + "/local_cpulist")) {
-    spdlog::warn(
+    log_warn(
         "rank {} is bound to processors of another socket than its CUDA device; start the ranks "
         "without binding (mpirun --bind-to none), and each finds its own",
         rank);
@@ -81,7 +81,7 @@ std::unique_ptr<KernelSet> make_job_kernels(const Communicator& comm, DeviceChoi
       stay_near_device(comm.rank());
     }
     if (comm.rank() == 0) {
-      spdlog::info("computing on {}", chosen_device(choice, kernels->device(), place));
+      log_info("computing on {}", chosen_device(choice, kernels->device(), place));
     }
   });
   expect_common_device(comm, kernels->device());
@@ -96,7 +96,7 @@ void expect_attention(Device device, const TransformerConfig& model) {
 
 void warn_of_rounding(const Communicator& comm, WeightStorage decode_weights) {
   if (rounds(decode_weights) && comm.rank() == 0) {
-    spdlog::warn(
+    log_warn(
         "model.decode_weights = \"{}\": decoding rounds every matrix that holds more to "
         "bfloat16{}; "
         "where two tokens are nearly equal the other one may be chosen",

@@ -77,9 +77,8 @@ void JobWorker::resume(const ResumeChoice& choice) {
   }
   together(services_.comm, [&] { expect_identity_of(*resumed); });
   const CheckpointManifest& manifest = resumed->manifest;
-  spdlog::info("continuing from {} (round {}, step {} of {})",
-               resumed->directory.filename().string(), manifest.state.round, manifest.state.step,
-               total_steps_of(manifest));
+  log_info("continuing from {} (round {}, step {} of {})", resumed->directory.filename().string(),
+           manifest.state.round, manifest.state.step, total_steps_of(manifest));
   static_cast<void>(agree(services_.comm, false, [&] {
     if (services_.comm.rank() == 0 &&
         std::cmp_greater_equal(weights_.trained(), config_.rounds.size())) {

@@ -72,7 +72,7 @@ CheckpointSearch find_checkpoint(const Communicator& comm, const std::filesystem
   }
   CheckpointSearch search = find_newest_checkpoint(comm, directory);
   for (const std::string& reason : search.skipped) {
-    spdlog::warn("checkpoint skipped: {}", reason);
+    log_warn("checkpoint skipped: {}", reason);
   }
   return search;
 }
@@ -139,8 +139,8 @@ void leave_newer_checkpoints(const Communicator& comm, const std::filesystem::pa
       names.push_back(std::move(name));
     }
     if (!names.empty()) {
-      spdlog::warn("{}: what is newer than the checkpoint named is set aside: {}",
-                   directory.string(), fmt::join(names, ", "));
+      log_warn("{}: what is newer than the checkpoint named is set aside: {}", directory.string(),
+               fmt::join(names, ", "));
     }
   });
 }
@@ -179,7 +179,7 @@ void forget_other_losses(SpikeGuardState& guard, const Identity& recorded, const
     if (changes_the_loss(difference.key) && !guard.recent.empty()) {
       guard.recent.clear();
       guard.in_a_row = 0;
-      spdlog::info("{} has changed: the spike guard's window is filled anew", difference.key);
+      log_info("{} has changed: the spike guard's window is filled anew", difference.key);
     }
   }
 }

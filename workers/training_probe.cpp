@@ -190,7 +190,7 @@ TrainingProbe::TrainingProbe(const ProbeContext& context, const JobConfig& confi
 
 void TrainingProbe::restore(const EarlyStopState& state) {
   if (!early_stop_.restore(state) && context_.comm.rank() == 0) {
-    spdlog::info(
+    log_info(
         "the held-out problems or their limits differ from those of the checkpoint: gains are "
         "counted from the next check on");
   }
@@ -298,7 +298,7 @@ void TrainingProbe::note_collapse(const std::vector<Answer>& answers, StepMetric
   if (config_.collapse.action == CollapseAction::stop) {
     collapse_ = found;
   } else if (context_.comm.rank() == 0) {
-    spdlog::warn("{}", found);
+    log_warn("{}", found);
   }
 }
 
@@ -329,8 +329,8 @@ bool TrainingProbe::note_gain(const std::vector<Answer>& answers, StepMetrics& m
   }
   const bool ends = early_stop_.add(metrics.held_out_tpf, metrics.held_out_accuracy);
   if (ends && context_.comm.rank() == 0) {
-    spdlog::info("the round ends after step {}: {} checks in a row without a gain on held-out {}",
-                 metrics.step, early_stop_.state().without_gain, config_.early_stop.task);
+    log_info("the round ends after step {}: {} checks in a row without a gain on held-out {}",
+             metrics.step, early_stop_.state().without_gain, config_.early_stop.task);
   }
   return ends;
 }

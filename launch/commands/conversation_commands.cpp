@@ -108,7 +108,7 @@ ExitCode carry_out(const Communicator& comm, PhaseClock& clock,
   display.end();
   directory.set_status(finished ? "finished" : "interrupted", training.phase);
   if (!finished) {
-    spdlog::warn("stopped; everything committed is safe, run the same command again to go on");
+    log_warn("stopped; everything committed is safe, run the same command again to go on");
     return ExitCode::interrupted;
   }
   clock.enter("report");

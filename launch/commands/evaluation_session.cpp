@@ -124,7 +124,7 @@ ExitCode EvaluationSession::finish(bool finished, const std::function<void()>& b
   });
   rest.close();
   if (!finished && root()) {
-    spdlog::warn("stopped; every finished sample is safe, run the same command again to go on");
+    log_warn("stopped; every finished sample is safe, run the same command again to go on");
   }
   lock_.reset();
   clock_.enter("close", config_.run.heartbeat_limit_seconds);

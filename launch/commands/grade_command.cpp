@@ -70,7 +70,7 @@ class GradeSession {
   /// Collective.
   [[nodiscard]] ExitCode finish(bool finished) {
     if (!finished && root()) {
-      spdlog::warn("stopped; every verdict so far is safe, run the same command again to go on");
+      log_warn("stopped; every verdict so far is safe, run the same command again to go on");
     }
     release_output();
     clock_.enter("close", CoordinatorConfig().heartbeat_limit_seconds);
@@ -110,8 +110,8 @@ class GradeSession {
     make_directory(store_.directory());
     lock_ = std::make_unique<RunLock>(store_.directory());
     verdicts_ = store_.read(set_);
-    spdlog::info("grade {}: {} of {} completions graded before", set_.task->name(),
-                 verdicts_.size(), set_.completions.size());
+    log_info("grade {}: {} of {} completions graded before", set_.task->name(), verdicts_.size(),
+             set_.completions.size());
   }
 
   /// Keeps parts that a later call needs.

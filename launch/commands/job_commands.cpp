@@ -216,7 +216,7 @@ class Job {
         directory_.set_status("finished", "finish");
         return ExitCode::ok;
       }
-      spdlog::info("{}", to_string(command));
+      log_info("{}", to_string(command));
       directory_.set_status("running", to_string(command));
       expect_end_for(command);
       expect_memory_for(command);
@@ -234,9 +234,8 @@ class Job {
       }
       if (!finished) {
         directory_.set_status("interrupted", to_string(command));
-        spdlog::warn(
-            "stopped in {}; everything committed is safe, run the same command again to go on",
-            to_string(command));
+        log_warn("stopped in {}; everything committed is safe, run the same command again to go on",
+                 to_string(command));
         return ExitCode::interrupted;
       }
     }

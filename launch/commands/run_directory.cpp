@@ -44,13 +44,13 @@ std::optional<IdentityRecord> recorded_identity(const RunLayout& layout) {
     try {
       Identity identity = read_manifest(checkpoint.path).state.identity;
       identity.erase(kPromptsDigest);
-      spdlog::warn("{}; the identity is taken from {}", reason, checkpoint.path.string());
+      log_warn("{}; the identity is taken from {}", reason, checkpoint.path.string());
       return IdentityRecord{std::move(identity), {}};
     } catch (const DataError&) {
       continue;  // The search for the newest checkpoint names it.
     }
   }
-  spdlog::warn("{}; it is written anew from this configuration", reason);
+  log_warn("{}; it is written anew from this configuration", reason);
   return std::nullopt;
 }
 
@@ -82,7 +82,7 @@ EarlierStarts earlier_starts(const std::filesystem::path& directory) {
       known.finished = finished->get<std::string>();
     }
   } catch (const DataError& error) {
-    spdlog::warn("{}; the status starts anew with attempt {}", error.what(), last + 1);
+    log_warn("{}; the status starts anew with attempt {}", error.what(), last + 1);
   }
   return known;
 }
@@ -255,7 +255,7 @@ void RunDirectory::set_failed(const std::exception& error) noexcept {
   try {
     set_status("failed", error.what());
   } catch (const std::exception& second) {
-    spdlog::warn("run.json does not say that the job has failed: {}", second.what());
+    log_warn("run.json does not say that the job has failed: {}", second.what());
   }
 }
 
@@ -291,7 +291,7 @@ void RunDirectory::publish_signs(const std::function<void()>& publish) {
     publish();
   } catch (const EnvironmentError& error) {
     if (!std::exchange(signs_lost_, true)) {
-      spdlog::warn("the run's progress is not shown in its directory: {}", error.what());
+      log_warn("the run's progress is not shown in its directory: {}", error.what());
     }
   }
 }

@@ -137,7 +137,7 @@ ExitCode decode_command(const DecodeOptions& options) {
   LoadedModel model(options.model, options.device);
   expect_tokenizer_fits(options.model, tokenizer, model.config);
   if (const auto problem = unstopped_turns(tokenizer, chat, model.config)) {
-    spdlog::warn("{}", *problem);
+    log_warn("{}", *problem);
   }
   const DecodeRequest request{0, tokenizer.encode(text), options.max_new_tokens,
                               model.config.eos_ids, method.sampling};

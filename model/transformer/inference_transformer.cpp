@@ -384,7 +384,7 @@ void InferenceTransformer::State::allocate_cache() {
   }
   if (count != options.cache_pages) {
     pages = CachePages(count, options.num_slots, fewest);
-    spdlog::warn(
+    log_warn(
         "{}; the key/value cache of {} gets {} pages of {:.1f} MB instead of {}: sequences wait "
         "for pages where they would have been decoded together, with the same results",
         shortage, account.name(), count, page / 1e6, options.cache_pages);

@@ -91,7 +91,7 @@ std::unique_ptr<Collectives> make_collectives(const Communicator& comm, Device d
     return make_nccl_collectives(comm);
   }
   if (comm.rank() == 0) {
-    spdlog::info("collectives by MPI through host memory, not by NCCL: {}", reason);
+    log_info("collectives by MPI through host memory, not by NCCL: {}", reason);
   }
   return make_staged_collectives(comm, account);
 }

@@ -108,13 +108,13 @@ FailureText describe_failure(const std::exception& error) {
 bool agree(const Communicator& comm, bool stop_requested, const std::function<void()>& work) {
   const LocalFailure failure = attempt(work);
   if (failure.cut_off && comm.size() > 1) {
-    spdlog::error("failed, ends the job: {}", failure.message);
+    log_error("failed, ends the job: {}", failure.message);
     std::rethrow_exception(failure.exception);
   }
   // One rank alone says it in main. Of several, one may be ended by another's abort before it gets
   // there.
   if (comm.size() > 1 && failure.exception != nullptr && failure.code != ExitCode::interrupted) {
-    spdlog::error("failed, telling the other ranks: {}", failure.message);
+    log_error("failed, telling the other ranks: {}", failure.message);
   }
   const InCollective in(comm, Operation::agree, 0);
   const RankOutcome mine{static_cast<std::int32_t>(failure.code), stop_requested ? 1 : 0};

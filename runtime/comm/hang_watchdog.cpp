@@ -1,6 +1,7 @@
 #include "runtime/comm/hang_watchdog.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -3,6 +3,7 @@
 /// What is logged while it lives, a line for each message.
 
 #include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 
 #include <memory>
 #include <sstream>

@@ -141,7 +141,7 @@ void expect_evaluable(const EvaluateConfig& config, const TransformerConfig& mod
   if (encoder.chat_template()) {
     if (const auto problem =
             unstopped_turns(encoder.tokenizer(), *encoder.chat_template(), model)) {
-      spdlog::warn("{}", *problem);
+      log_warn("{}", *problem);
     }
   }
   if (runs_code && programs) {

@@ -12,6 +12,7 @@
 #include "runtime/bounded_json.h"
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
+#include "runtime/log.h"
 #include "runtime/text_seal.h"
 #include "workers/evaluate/evaluation_summary.h"
 #include "workers/evaluate/part_files.h"
@@ -72,7 +73,7 @@ Claim read_claim(const std::filesystem::path& path, const std::string& weights_o
     return {found["weights"].get<std::string>(), found["source"].dump(),
             examine_seal(text) == TextSeal::holds};
   } catch (const DataError& error) {
-    spdlog::warn("{}; it is written anew", error.what());
+    log_warn("{}; it is written anew", error.what());
     return {weights_of_figures, "unknown", false};
   }
 }
@@ -124,8 +125,8 @@ void EvaluationStore::plan(MethodRun& run) const {
   run.current = summary.is_current(model_, run.task(), run.method.label, run.settings);
   if (run.current && !summary.holds_samples(model_, run.task(), run.method.label,
                                             run.files.merged_hash().value_or(""))) {
-    spdlog::warn("{} is lost, or does not match its checksum in summary.json: evaluated anew",
-                 run.files.merged().string());
+    log_warn("{} is lost, or does not match its checksum in summary.json: evaluated anew",
+             run.files.merged().string());
     run.current = false;
   }
   if (run.current) {
@@ -139,8 +140,8 @@ void EvaluationStore::plan(MethodRun& run) const {
   for (const TimedSample& sample : finished_samples(run)) {
     run.done.push_back(id_of(sample.record));
   }
-  spdlog::info("evaluate {} {} {}: {} problems, {} of {} samples done before", model_, run.task(),
-               run.method.label, run.set.problems.size(), run.done.size(), run.samples().size());
+  log_info("evaluate {} {} {}: {} problems, {} of {} samples done before", model_, run.task(),
+           run.method.label, run.set.problems.size(), run.done.size(), run.samples().size());
 }
 
 /// Valid samples in the parts, one per id, in the benchmark's order.
@@ -159,8 +160,8 @@ std::vector<TimedSample> EvaluationStore::finished_samples(const MethodRun& run)
     finished.emplace(order_of(record), std::move(sample));
   }
   if (others > 0) {
-    spdlog::warn("evaluate {} {} {}: {} finished samples belong to other settings and do not count",
-                 model_, run.task(), run.method.label, others);
+    log_warn("evaluate {} {} {}: {} finished samples belong to other settings and do not count",
+             model_, run.task(), run.method.label, others);
   }
   std::vector<TimedSample> samples;
   for (auto& [order, sample] : finished) {
@@ -211,15 +212,15 @@ void EvaluationStore::merge(const MethodRun& run, const std::vector<std::string>
   figures.update(extra);
   figures[EvaluationSummary::kSamplesHash] = samples_hash;
   figures["settings"] = run.settings;
-  spdlog::info("evaluate {} {} {}: accuracy {}, {} tokens per forward", model_, run.task(),
-               run.method.label, shown(figures["accuracy"], 3), shown(figures["tpf"], 3));
+  log_info("evaluate {} {} {}: accuracy {}, {} tokens per forward", model_, run.task(),
+           run.method.label, shown(figures["accuracy"], 3), shown(figures["tpf"], 3));
   const auto ends = AnswerEnds{std::ssize(samples), std::ranges::count_if(records, is_cut)};
   // With stop texts, a cut answer may be complete.
   if (const auto warning = warning_of_cut_answers(
           fmt::format("evaluate {} {} {}", model_, run.task(), run.method.label), ends,
           "evaluate.max_new_tokens", run.set.max_new_tokens);
       warning && run.set.task->stop_texts().empty()) {
-    spdlog::warn("{}", *warning);
+    log_warn("{}", *warning);
   }
   EvaluationSummary summary(directory_);
   if (run.method.label == kBaselineMethod &&

@@ -265,8 +265,7 @@ void EvaluationSummary::set_damaged_aside(const std::filesystem::path& evaluatio
   try {
     static_cast<void>(EvaluationSummary(evaluation_directory));
   } catch (const DataError& error) {
-    spdlog::warn("{}; it is set aside as *.damaged, and its models are evaluated anew",
-                 error.what());
+    log_warn("{}; it is set aside as *.damaged, and its models are evaluated anew", error.what());
     const std::filesystem::path path = evaluation_directory / "summary.json";
     std::filesystem::rename(path, path.string() + ".damaged");
   }

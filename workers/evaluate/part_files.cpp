@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "runtime/error.h"
+#include "runtime/log.h"
 #include "runtime/read_file.h"
 
 namespace jforge {
@@ -87,12 +88,12 @@ void PartFiles::read(const TakeLine& take, std::string_view lost) const {
         take(line, origin);
       } catch (const DataError& error) {
         if (damaged++ == 0) {
-          spdlog::warn("a line is damaged and does not count: {}", error.what());
+          log_warn("a line is damaged and does not count: {}", error.what());
         }
       }
     });
     if (damaged > 0) {
-      spdlog::warn("{}: {} {}", path.string(), damaged, lost);
+      log_warn("{}: {} {}", path.string(), damaged, lost);
     }
   }
 }

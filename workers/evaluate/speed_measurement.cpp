@@ -15,6 +15,7 @@
 #include "runtime/content_hash.h"
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
+#include "runtime/log.h"
 #include "runtime/stop_signal.h"
 
 namespace jforge {
@@ -29,10 +30,10 @@ constexpr int kSpeedVersion = 4;
 void log_speed(const std::string& model, const MethodRun& run, const Json& figures) {
   for (const Json& one : figures) {
     if (one.at("speed_up").is_number()) {
-      spdlog::info("evaluate {} {} {}: {:.2f}x the speed of {} at batch {} ({:.2f} to {:.2f})",
-                   model, run.task(), run.method.label, one["speed_up"].get<double>(),
-                   kBaselineMethod, one["batch_prompts"].get<int>(),
-                   one["speed_up_low"].get<double>(), one["speed_up_high"].get<double>());
+      log_info("evaluate {} {} {}: {:.2f}x the speed of {} at batch {} ({:.2f} to {:.2f})", model,
+               run.task(), run.method.label, one["speed_up"].get<double>(), kBaselineMethod,
+               one["batch_prompts"].get<int>(), one["speed_up_low"].get<double>(),
+               one["speed_up_high"].get<double>());
     }
   }
 }
@@ -175,9 +176,9 @@ bool SpeedMeasurement::measure(const std::vector<const MethodRun*>& task,
     repeat.repeat = open[i].repeat;
     going = measure_repeat(task, open[i], repeat);
     if (going) {
-      spdlog::info("evaluate {} {}: speed at batch {}, repeat {} of {}", plan_.model().name,
-                   task.front()->task(), repeat.batch_prompts, repeat.repeat + 1,
-                   config_.speed_repeats);
+      log_info("evaluate {} {}: speed at batch {}, repeat {} of {}", plan_.model().name,
+               task.front()->task(), repeat.batch_prompts, repeat.repeat + 1,
+               config_.speed_repeats);
       together(context_.comm, [&] {
         if (root()) {
           file.append(repeat);

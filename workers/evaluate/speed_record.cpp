@@ -131,7 +131,7 @@ std::vector<SpeedRepeat> SpeedFile::read(const std::string& settings, const std:
   // Ignores a torn last line.
   (void)for_each_line(path_, [&](std::string_view line, const std::string& origin) {
     if (examine_seal(line) == TextSeal::broken) {
-      spdlog::warn("{}: its checksum does not match; measured anew", origin);
+      log_warn("{}: its checksum does not match; measured anew", origin);
       return;
     }
     SpeedRepeat repeat = parse_speed_repeat(line, origin);

@@ -148,7 +148,7 @@ class WorkQueue::Server {
       }
     } catch (const std::exception& error) {
       // The ranks wait for replies that never come: end the job.
-      spdlog::critical("evaluation's work queue failed: {}", error.what());
+      log_critical("evaluation's work queue failed: {}", error.what());
       close_log();
       MpiSession::abort(static_cast<int>(ExitCode::internal));
     }

@@ -104,9 +104,9 @@ class CompletionGrading {
     if (std::chrono::steady_clock::now() - shown_ > kProgressInterval &&
         context_.comm.rank() == 0) {
       shown_ = std::chrono::steady_clock::now();
-      spdlog::info("{}: {} of {} completions graded", set_.task->name(),
-                   std::ssize(set_.completions) - std::ssize(plan_.open) + queue.finished_by_all(),
-                   set_.completions.size());
+      log_info("{}: {} of {} completions graded", set_.task->name(),
+               std::ssize(set_.completions) - std::ssize(plan_.open) + queue.finished_by_all(),
+               set_.completions.size());
     }
     return std::ssize(graded);
   }

@@ -11,6 +11,7 @@
 #include "runtime/bounded_json.h"
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
+#include "runtime/log.h"
 #include "runtime/read_file.h"
 
 namespace jforge {
@@ -88,8 +89,8 @@ std::vector<VerdictRecord> VerdictStore::read(const CompletionSet& set) const {
       },
       "completions are graded again");
   if (others > 0) {
-    spdlog::warn("{}: {} verdicts are on other completions, problems or rules and do not count",
-                 directory_.string(), others);
+    log_warn("{}: {} verdicts are on other completions, problems or rules and do not count",
+             directory_.string(), others);
   }
   std::vector<VerdictRecord> verdicts;
   verdicts.reserve(found.size());

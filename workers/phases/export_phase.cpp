@@ -80,8 +80,8 @@ bool ExportPhase::is_exported() const {
     static_cast<void>(check_checksums(layout_.model()));
     return true;
   } catch (const DataError& error) {
-    spdlog::warn("{}; the model is exported again from {}", error.what(),
-                 weights_.final_directory(weights_.trained()).string());
+    log_warn("{}; the model is exported again from {}", error.what(),
+             weights_.final_directory(weights_.trained()).string());
     return false;
   }
 }

@@ -28,7 +28,7 @@ std::optional<PromptStore> open_or_set_aside(const std::filesystem::path& path) 
   try {
     return PromptStore::open(path, SealCheck::content);
   } catch (const DataError& error) {
-    spdlog::warn("{}; it is set aside as *.damaged", error.what());
+    log_warn("{}; it is set aside as *.damaged", error.what());
   }
   std::filesystem::rename(path, path.string() + ".damaged");
   return std::nullopt;
@@ -51,7 +51,7 @@ void set_damaged_report_aside(const std::filesystem::path& path) {
   try {
     verify_sealed(path);
   } catch (const DataError& error) {
-    spdlog::warn("{}; it is set aside as *.damaged", error.what());
+    log_warn("{}; it is set aside as *.damaged", error.what());
     std::filesystem::rename(path, path.string() + ".damaged");
   }
 }
@@ -59,9 +59,9 @@ void set_damaged_report_aside(const std::filesystem::path& path) {
 void tell_losses(const ImportReport& report, const std::filesystem::path& store) {
   const std::string losses = report.losses();
   if (!report.unreadable.empty()) {
-    spdlog::warn("{}; all of them: {}.quarantine", losses, store.string());
+    log_warn("{}; all of them: {}.quarantine", losses, store.string());
   } else if (!losses.empty()) {
-    spdlog::info("{}", losses);
+    log_info("{}", losses);
   }
 }
 
@@ -101,8 +101,8 @@ void ImportPhase::check() const {
     }
     const std::string report = seal_json(store.report() + "\n");
     if (!holds(layout_.prompts_report(), report)) {
-      spdlog::warn("{} is lost or damaged and is written again from {}",
-                   layout_.prompts_report().string(), layout_.prompts().string());
+      log_warn("{} is lost or damaged and is written again from {}",
+               layout_.prompts_report().string(), layout_.prompts().string());
       publish_file(layout_.prompts_report(), report);
     }
   }));
@@ -131,8 +131,8 @@ std::optional<std::string> ImportPhase::expect_prompts_of(const Checkpoint& chec
   const auto found = present.find(kPromptsDigest);
   if (found == present.end()) {
     lost_digest_ = recorded->second;
-    spdlog::warn("{} is lost: the prompts are imported anew where a round still needs them",
-                 layout_.prompts().string());
+    log_warn("{} is lost: the prompts are imported anew where a round still needs them",
+             layout_.prompts().string());
   } else if (found->second != recorded->second) {
     throw DataError(fmt::format(
         "{} holds other prompts (digest {}) than {} was trained on ({}); put the file back, or "
@@ -161,14 +161,14 @@ bool ImportPhase::run() {
             }
           });
       publish_file(layout_.prompts_report(), seal_json(report.to_json() + "\n"));
-      spdlog::info("{} prompts read from {} file{}, {} kept; {:.1f} MB at {:.1f} MB/s, {} tokens",
-                   report.records, report.files.size(), report.files.size() == 1 ? "" : "s",
-                   report.kept, static_cast<double>(report.bytes) / 1e6,
-                   static_cast<double>(report.bytes) / 1e6 / std::max(1e-9, report.seconds),
-                   report.tokens);
+      log_info("{} prompts read from {} file{}, {} kept; {:.1f} MB at {:.1f} MB/s, {} tokens",
+               report.records, report.files.size(), report.files.size() == 1 ? "" : "s",
+               report.kept, static_cast<double>(report.bytes) / 1e6,
+               static_cast<double>(report.bytes) / 1e6 / std::max(1e-9, report.seconds),
+               report.tokens);
       tell_losses(report, layout_.prompts());
     } catch (const Interrupted& interruption) {
-      spdlog::warn("{}", interruption.what());
+      log_warn("{}", interruption.what());
       stopped = true;
     }
   });

@@ -100,7 +100,7 @@ void RoundTraining::record_cleaning() const {
     dropped.push_back({{"rule", rule}, {"count", counts->at(i)}});
     text += fmt::format(", {} {}", rule, counts->at(i));
   }
-  spdlog::info("cleaning of round {}: {} trajectories kept{}", round_, counts->front(), text);
+  log_info("cleaning of round {}: {} trajectories kept{}", round_, counts->front(), text);
   const Json report = {{"round", round_}, {"kept", counts->front()}, {"dropped", dropped}};
   publish_file(path, seal_json(report.dump(2) + "\n"));
 }
@@ -149,7 +149,7 @@ void RoundTraining::report(StepMetrics metrics) {
   }
   if (const auto warning = unbalanced_gradients(metrics);
       warning && !warned_ && services_.comm.rank() == 0) {
-    spdlog::warn("{}", *warning);
+    log_warn("{}", *warning);
     warned_ = true;
   }
   if (services_.on_step) {

@@ -71,7 +71,7 @@ void TrainPhase::finish_after_failure(CheckpointWriter& writer) {
     try {
       writer.finish();
     } catch (const std::exception& error) {
-      spdlog::error("the checkpoint that was being written is lost: {}", error.what());
+      log_error("the checkpoint that was being written is lost: {}", error.what());
     }
   });
 }

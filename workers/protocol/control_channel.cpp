@@ -202,7 +202,7 @@ void ControlChannel::lose(const std::string& message) {
     silence_.limit_seconds = std::numeric_limits<double>::infinity();
     return;
   }
-  spdlog::critical(message);
+  log_critical("{}", message);
   close_log();
   MpiSession::abort(static_cast<int>(ExitCode::internal));
 }

@@ -129,7 +129,7 @@ std::vector<CausalSample> read_conversations(const ConversationFiles& files,
         "texts",
         records, files.longest_key, files.longest));
   }
-  spdlog::info("{} samples, {} left out as too long", samples.size(), records - samples.size());
+  log_info("{} samples, {} left out as too long", samples.size(), records - samples.size());
   return samples;
 }
 

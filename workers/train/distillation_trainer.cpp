@@ -352,7 +352,7 @@ void DistillationTrainer::update(LocalWork& work, StepMetrics& metrics) {
   if (metrics.skipped) {
     optimizer_.skip();
     if (context_.comm.rank() == 0) {
-      spdlog::warn("step {}: the update is left out: {}", metrics.step, spike_guard_.describe());
+      log_warn("step {}: the update is left out: {}", metrics.step, spike_guard_.describe());
     }
   } else {
     optimizer_.update(metrics.learning_rate, report);

@@ -20,6 +20,7 @@
 #include "runtime/device/known_devices.h"
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
+#include "runtime/log.h"
 #include "runtime/machine_load.h"
 #include "runtime/tensor/cuda_memory.h"
 #include "runtime/text_seal.h"
@@ -86,7 +87,7 @@ void write_rank_peaks(const fs::path& file, const RankPeaks& added) {
     const nlohmann::ordered_json json = {{"version", kVersion}, {"flops_per_rank", peaks}};
     publish_file(file, seal_json(json.dump(2) + "\n"));
   } catch (const EnvironmentError& error) {
-    spdlog::warn("the measured peak is not kept: {}", error.what());
+    log_warn("the measured peak is not kept: {}", error.what());
   }
 }
 
@@ -126,7 +127,7 @@ RankPeaks read_rank_peaks(const fs::path& file) {
       peaks[kind] = value;
     }
   } catch (const std::exception& error) {
-    spdlog::warn("{}; the machine's peak is measured anew", error.what());
+    log_warn("{}; the machine's peak is measured anew", error.what());
     peaks.clear();
   }
   return peaks;
@@ -206,7 +207,7 @@ std::optional<double> PeakFlops::share_of(double rate) {
     return std::nullopt;
   }
   if (rate > total_) {
-    spdlog::info(
+    log_info(
         "the machine's peak was measured as {:.3g} GFLOP/s and a step reached {:.3g}: that is the "
         "peak from now on, and shares of it (MFU) shown so far were too high",
         total_ / 1e9, rate / 1e9);

@@ -73,7 +73,7 @@ TEST(Console, AReaderThatIsGoneIsNoError) {
               for (int i = 0; i < 100; ++i) {
                 tell(stdout, "a report\n");
                 tell(stderr, "a bar\n");
-                spdlog::info("a line");
+                log_info("a line");
               }
               return 3;
             }),
@@ -88,7 +88,7 @@ TEST(Console, WhatIsSaidNextTakesTheBarsPlace) {
   tell(stderr, "jforge: an error\n");
   tell(stderr, "and more\n");
   tell_bar("[###.]", false);
-  spdlog::info("a line");
+  log_info("a line");
   tell_bar("[####]", true);
   end_bar();
   tell_bar("[#...]", false);

@@ -26,9 +26,9 @@ class Log : public ::testing::Test {
 TEST_F(Log, LinesShowTimeLevelRankAndPhase) {
   initialise_log(3, "error");
   add_log_file(directory_ / "logs");
-  spdlog::info("before");
+  log_info("before");
   set_log_phase("generate round 1");
-  spdlog::debug("detail {}", 42);
+  log_debug("detail {}", 42);
   close_log();
   const std::string text = read_file(directory_ / "logs" / "rank_0003.log");
   EXPECT_THAT(text, ContainsRegex("^20[0-9-]+ [0-9:.]+ info rank 3 \\[start\\] before\n"));
@@ -38,7 +38,7 @@ TEST_F(Log, LinesShowTimeLevelRankAndPhase) {
 TEST_F(Log, LinesAreInTheFileAtOnce) {
   initialise_log(0, "error");
   add_log_file(directory_.path());
-  spdlog::info("said");
+  log_info("said");
   EXPECT_THAT(read_file(directory_ / "rank_0000.log"), HasSubstr("said"));
 }
 
@@ -46,7 +46,7 @@ TEST_F(Log, ARestartAppends) {
   for (int attempt = 0; attempt < 2; ++attempt) {
     initialise_log(0, "error");
     add_log_file(directory_.path());
-    spdlog::info("attempt {}", attempt);
+    log_info("attempt {}", attempt);
     close_log();
   }
   const std::string text = read_file(directory_ / "rank_0000.log");
@@ -57,20 +57,20 @@ TEST_F(Log, ARestartAppends) {
 TEST_F(Log, AfterCloseTheFileStaysAsItIs) {
   initialise_log(0, "error");
   add_log_file(directory_.path());
-  spdlog::info("inside");
+  log_info("inside");
   close_log();
-  spdlog::info("outside");
+  log_info("outside");
   EXPECT_THAT(read_file(directory_ / "rank_0000.log"), Not(HasSubstr("outside")));
 }
 
 TEST_F(Log, ConsoleLevelsByRank) {
   ::testing::internal::CaptureStderr();
   initialise_log(0, "info");
-  spdlog::info("zero speaks");
-  spdlog::debug("zero whispers");
+  log_info("zero speaks");
+  log_debug("zero whispers");
   initialise_log(1, "info");
-  spdlog::info("one is quiet");
-  spdlog::warn("one warns");
+  log_info("one is quiet");
+  log_warn("one warns");
   const std::string text = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(text, HasSubstr("zero speaks"));
   EXPECT_THAT(text, Not(HasSubstr("zero whispers")));

@@ -28,8 +28,8 @@ GradingPool::GradingPool(CodeRunner* runner, int threads, const HostTurns* turns
     if (threads_.empty()) {
       throw EnvironmentError(fmt::format("no thread to grade programs with: {}", error.what()));
     }
-    spdlog::warn("programs are graded by {} threads instead of {}: {}", threads_.size(), threads,
-                 error.what());
+    log_warn("programs are graded by {} threads instead of {}: {}", threads_.size(), threads,
+             error.what());
   }
 }
 

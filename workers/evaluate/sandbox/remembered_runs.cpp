@@ -12,6 +12,7 @@
 #include "runtime/content_hash.h"
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
+#include "runtime/log.h"
 #include "runtime/machine_load.h"
 #include "runtime/text_seal.h"
 #include "workers/evaluate/sandbox/harness_source.h"
@@ -54,11 +55,11 @@ std::optional<KeptRun> read_run(const fs::path& file, const std::string& hash, s
         run.values.size() == calls && run.call_seconds.size() == calls) {
       return run;
     }
-    spdlog::warn("{}: not the run that its name says; it is repeated", file.string());
+    log_warn("{}: not the run that its name says; it is repeated", file.string());
   } catch (const Error& error) {
-    spdlog::warn("{}; the run is repeated", error.what());
+    log_warn("{}; the run is repeated", error.what());
   } catch (const nlohmann::json::exception& error) {
-    spdlog::warn("{}: {}; the run is repeated", file.string(), error.what());
+    log_warn("{}: {}; the run is repeated", file.string(), error.what());
   }
   return std::nullopt;
 }
@@ -73,9 +74,9 @@ void keep_run(const fs::path& file, const std::string& hash, const KeptRun& run)
     fs::create_directories(file.parent_path(), failed);
     publish_file(file, seal_json(json.dump() + "\n"));
   } catch (const EnvironmentError& error) {
-    spdlog::warn("a canonical solution's results are not kept: {}", error.what());
+    log_warn("a canonical solution's results are not kept: {}", error.what());
   } catch (const nlohmann::json::exception& error) {
-    spdlog::warn("a canonical solution's results are not kept: {}", error.what());
+    log_warn("a canonical solution's results are not kept: {}", error.what());
   }
 }
 

@@ -115,7 +115,7 @@ void Sandbox::probe_numpy() {
   description_ =
       fmt::format("{}, Python {}, numpy {}", setup_.bubblewrap ? "bubblewrap" : "own namespaces",
                   python_version_, numpy);
-  spdlog::info("code sandbox: {}", description_);
+  log_info("code sandbox: {}", description_);
 }
 
 CodeRunResult Sandbox::run(const CodeRunRequest& request, const CodeValueSink& sink) {
