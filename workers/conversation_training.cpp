@@ -40,7 +40,7 @@ void expect_samples_fit(const ConversationTraining& training,
   }
 }
 
-/// Collective. The weights that training begins with.
+/// Collective. Loads the weights that training begins with.
 void load_weights(const Communicator& comm, const ConversationTraining& training,
                   ModelState& model) {
   if (training.new_model) {
@@ -61,7 +61,7 @@ void write_model(const ConversationTraining& training, const ModelState& model,
   }
 }
 
-/// Whether the training that made `checkpoint` was to be as long as this one.
+/// Whether `checkpoint` is of a training with the same steps and epochs.
 bool same_length(const Checkpoint& checkpoint, const Identity& present, const std::string& phase) {
   const Identity& recorded = checkpoint.manifest.state.identity;
   const auto value = [](const Identity& identity, const std::string& key) {

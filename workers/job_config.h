@@ -82,7 +82,7 @@ struct RoundSettings {
   UnconvergedMeasure measure = UnconvergedMeasure::prefix;
   ScheduleTarget target = ScheduleTarget::ratio;
   MaskKind mask = MaskKind::noise;
-  std::optional<double> epochs;  ///< Of the round's trajectories; or steps, not both.
+  std::optional<double> epochs;  ///< Over the round's trajectories. Excludes `steps`.
   std::optional<std::int64_t> steps;
   std::optional<double> learning_rate;  ///< Instead of train.learning_rate.
   OptimizerStart optimizer = OptimizerStart::fresh;
@@ -118,19 +118,19 @@ struct JobConfig {
   /// Tokens that an answer of `round` may have: generate.max_new_tokens in whole blocks.
   [[nodiscard]] std::int64_t answer_tokens(const RoundSettings& round) const;
   /// Positions that `round` needs for prompts of at most `longest_prompt` tokens and their answers.
-  /// ConfigError where the model `trained` has fewer, or a sample takes more rows than
+  /// Throws ConfigError if the model `trained` has fewer, or if a sample takes more rows than
   /// train.tokens_per_rank.
   [[nodiscard]] std::int64_t required_positions(const RoundSettings& round,
                                                 std::int64_t longest_prompt,
                                                 const TransformerConfig& trained) const;
-  /// Of every round.
+  /// Equal for every round.
   [[nodiscard]] Sharding sharding() const;
   /// The order of round `round`'s samples if `num_prompts` prompts are imported; they are the
   /// prompts' numbers.
   [[nodiscard]] SampleOrderOptions sample_order(std::int32_t round, std::int64_t num_prompts) const;
   /// Steps that round `round` trains on them. Throws ConfigError if they are too few for a step.
   [[nodiscard]] std::int64_t total_steps(std::int32_t round, std::int64_t num_prompts) const;
-  /// The prompts among them that round `round` trains on, ascending.
+  /// The prompts among them that round `round` trains on, in order of first use.
   [[nodiscard]] std::vector<PromptId> prompts_of_round(std::int32_t round,
                                                        std::int64_t num_prompts) const;
 };

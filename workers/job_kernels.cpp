@@ -45,7 +45,7 @@ void warn_of_unused_devices() {
   }
 }
 
-// The rank's threads, and the pages that they touch first, belong on its device's socket.
+// Keeps the rank's threads, and the pages they touch first, on its device's socket.
 void stay_near_device(int rank) {
   std::string place = cuda_device_place();
   std::ranges::transform(place, place.begin(), [](unsigned char c) { return std::tolower(c); });

@@ -88,7 +88,7 @@ void JobWorker::resume(const ResumeChoice& choice) {
 }
 
 void JobWorker::expect_identity_of(const Checkpoint& checkpoint) {
-  // A checkpoint comes after the import: what that depends on cannot be accepted any more.
+  // A checkpoint implies a finished import, whose settings cannot change any more.
   std::erase_if(accepted_.keys, is_fixed_by_import);
   Identity present = identity_;
   if (const auto lost_digest = import_.expect_prompts_of(checkpoint, identity_)) {

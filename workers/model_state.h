@@ -1,7 +1,6 @@
 #pragma once
 
-/// The compute weights that stay between phases, on one rank: configuration, table and one flat
-/// float32 vector.
+/// A model's weights on one rank: configuration, table and one flat float32 vector.
 
 #include <filesystem>
 #include <memory>
@@ -19,14 +18,14 @@ class ModelState {
  public:
   /// Reads config.json; weights are zero until one of the loads. Throws DataError.
   ModelState(const std::filesystem::path& hf_directory, int shard_count, MemoryAccount& account);
-  /// For a model that does not exist yet (pre-training): dimensions are given.
+  /// For pre-training: a model without files. Weights are zero.
   ModelState(TransformerConfig config, int shard_count, MemoryAccount& account);
 
-  /// For one process alone. Both throw DataError.
+  /// For one process. Both throw DataError.
   void load_hf(const std::filesystem::path& directory);
   void load_checkpoint(const Checkpoint& checkpoint);
-  /// Collective over `comm`: rank 0 reads, all get the weights; what it cannot read is everybody's
-  /// DataError.
+  /// Collective over `comm`. Rank 0 reads and broadcasts. Throws DataError on all ranks if it
+  /// cannot.
   void load_hf(const Communicator& comm, const std::filesystem::path& directory);
   void load_checkpoint(const Communicator& comm, const Checkpoint& checkpoint);
   void initialise(std::uint64_t seed);
@@ -34,12 +33,11 @@ class ModelState {
   [[nodiscard]] const TransformerConfig& config() const noexcept { return config_; }
   [[nodiscard]] const ParameterTable& table() const noexcept { return table_; }
   [[nodiscard]] TensorView weights() const { return weights_.floats({table_.flat_size()}); }
-  /// Gives the memory of the weights back, while training keeps its own …
+  /// Frees the memory of the weights while training keeps its own.
   void drop_weights() { weights_ = Buffer(); }
-  /// … and takes it again, zeroed.
+  /// Allocates it again, zeroed.
   void take_weights(MemoryAccount& account);
-  /// What the weights are now: "hf:PATH", "checkpoint:PATH", "trained"; for logs and to avoid
-  /// reading twice.
+  /// Where the weights came from: "hf:PATH", "checkpoint:PATH" or "trained".
   [[nodiscard]] const std::string& origin() const noexcept { return origin_; }
 
  private:

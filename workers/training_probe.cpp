@@ -83,13 +83,13 @@ void expect_positions(const std::vector<DecodeRequest>& requests, const JacobiOp
 constexpr const char* kCollapseTokens = "train.collapse_max_new_tokens";
 constexpr const char* kHeldOutTokens = "train.early_stop_max_new_tokens";
 
-/// What a gain is measured on.
+/// Identifies the problems on which gains are measured.
 std::string held_out_hash(const ProblemSet& problems, const JacobiOptions& drafts) {
   return hash_hex(hash64(fmt::format("{} {} {} {}", problems.task->version(), problems.hash,
                                      problems.max_new_tokens, drafts.block_size)));
 }
 
-/// Answers that a check asks for at most, and their tokens.
+/// Maximum answers of a check, and their tokens.
 struct ProbeSize {
   std::int64_t requests = 0;
   std::int64_t new_tokens = 0;
@@ -224,8 +224,8 @@ bool TrainingProbe::check(ParameterStore& store, TensorView whole, StepMetrics& 
 
 std::vector<TrainingProbe::Answer> TrainingProbe::decode(const Set& set,
                                                          const ConstTensorView& weights) {
-  // A rank decodes every size-th request; of all others' answers it has zeros, so that the sum over
-  // ranks is exact.
+  // A rank decodes every size-th request and keeps zeros for the others, so that the sum over ranks
+  // is exact.
   std::vector<Answer> answers(set.requests.size());
   together(context_.comm, [&] {
     const auto first = static_cast<std::size_t>(context_.comm.rank());
@@ -309,7 +309,7 @@ void TrainingProbe::expect_no_collapse() const {
   NumericalError error(collapse_ +
                        "; the step is not saved: resume from an earlier checkpoint with a lower "
                        "train.learning_rate or a larger train.ar_weight");
-  // Every rank has the same figures.
+  // The figures are equal on every rank.
   error.set_on_all_ranks();
   throw error;
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-/// Greedy answers of the model as it is in the middle of training: whether its text collapses
-/// (workers/train/collapse.h), and whether it still gets better on held-out problems
+/// Decodes greedy answers in the middle of training to detect collapsed text
+/// (workers/train/collapse.h) and to stop when held-out problems no longer improve
 /// (workers/train/early_stop.h).
 
 #include <cstdint>
@@ -25,7 +25,7 @@
 
 namespace jforge {
 
-/// What every rank brings along; all must outlive the probe.
+/// All must outlive the probe.
 struct ProbeContext {
   const Communicator& comm;
   KernelSet& kernels;
@@ -34,58 +34,56 @@ struct ProbeContext {
   const ParameterTable& table;
 };
 
-/// Memory of one rank while a check decodes, bytes: beside whole weights, which below ZeRO stage 3
-/// float32 training has at hand.
+/// Memory of one rank while a check decodes, in bytes. Excludes the whole weights that float32
+/// training below ZeRO stage 3 holds anyway.
 struct ProbeMemory {
-  double gathered = 0;  ///< On the host: whole float32 weights, where training keeps none.
-  double decoding = 0;  ///< Where the kernels compute.
+  double gathered = 0;  ///< On the host: whole float32 weights, if training keeps none.
+  double decoding = 0;  ///< On the kernels' device.
 };
-/// The most tokens of a prompt of train.early_stop_task's problems, which are read; 0 without it.
-/// Throws as load_problem_set.
+/// Reads the problems of train.early_stop_task and returns their longest prompt's tokens; 0 without
+/// a task. Throws as load_problem_set().
 [[nodiscard]] std::int64_t longest_held_out_problem(const JobConfig& config,
                                                     const TransformerConfig& model);
-/// For prompts and problems of `longest` tokens at most; zero where no check is asked for.
+/// For prompts and problems of at most `longest` tokens; zero without checks.
 [[nodiscard]] ProbeMemory probe_memory(const JobConfig& config, const TransformerConfig& model,
                                        const ParameterTable& table, Device device,
                                        std::int64_t longest);
 
-/// Throws ConfigError where a prompt or problem of round `round`'s checks and its answer do not fit
-/// the model's positions, DataError as load_problem_set.
+/// Throws ConfigError if a prompt or problem of round `round`'s checks, with its answer, does not
+/// fit the model's positions; DataError as load_problem_set().
 void expect_probes_fit(const JobConfig& config, std::int32_t round, const TransformerConfig& model,
                        const PromptStore& prompts);
 
-/// One object per rank and round; all ranks together. The answers are the Jacobi decoder's in its
-/// running-window form with the round's block size, on CPU float32 those of greedy decoding; they
-/// do not depend on the rank count.
+/// One object per rank and round. Answers come from the running-window Jacobi decoder with the
+/// round's block size (on CPU float32 they equal greedy decoding) and do not depend on the number
+/// of ranks.
 class TrainingProbe {
  public:
-  /// Whether any check is asked for.
+  /// Whether `config` has any check.
   [[nodiscard]] static bool wanted(const TrainConfig& config);
 
-  /// Local. Reads prompts and problems. Throws ConfigError and DataError; ConfigError also when an
-  /// answer would not fit the model's positions.
+  /// Local. Reads prompts and problems. Throws as expect_probes_fit().
   TrainingProbe(const ProbeContext& context, const JobConfig& config, std::int32_t round,
                 const PromptStore& prompts);
 
-  /// Collective, after the update of a step. Does what is due: decodes with the weights that
-  /// `store` gathers into `whole`, float32 [flat_size], or where that is empty into memory of its
-  /// own, and adds the figures to the step's metrics. True when the round is to end here.
+  /// Collective, after the update of a step. If a check is due, decodes with the weights that
+  /// `store` gathers into `whole`, float32 [flat_size] (own memory if `whole` is empty), and adds
+  /// the figures to the step's metrics. Returns true if the round must end here.
   [[nodiscard]] bool check(ParameterStore& store, TensorView whole, StepMetrics& metrics);
-  /// Throws NumericalError, marked as everybody's, when the last check found a collapse that is to
-  /// end the run.
+  /// Throws NumericalError, on all ranks, if the last check found a collapse that ends the run.
   void expect_no_collapse() const;
 
   [[nodiscard]] const EarlyStopState& state() const noexcept { return early_stop_.state(); }
-  /// Of a checkpoint; one that was measured on other problems is not taken, and logged.
+  /// Restores a checkpoint's state; ignores, with a log line, one measured on other problems.
   void restore(const EarlyStopState& state);
 
  private:
-  /// Requests that are decoded together, equal on every rank.
+  /// Requests of one check, equal on every rank.
   struct Set {
     std::vector<DecodeRequest> requests;
-    std::optional<ProblemSet> problems;  ///< What they ask, where answers are graded.
+    std::optional<ProblemSet> problems;  ///< Set if answers are graded.
   };
-  /// Of one answer.
+  /// Result of one answer.
   struct Answer {
     double tokens = 0;
     double forwards = 0;
@@ -95,7 +93,7 @@ class TrainingProbe {
   };
 
   [[nodiscard]] std::unique_ptr<SequenceDecoder> decoder(const DecodeRequest& request) const;
-  /// Collective. Of the set's requests in order.
+  /// Collective. Returns the results in the order of the set's requests.
   [[nodiscard]] std::vector<Answer> decode(const Set& set, const ConstTensorView& weights);
   [[nodiscard]] Answer judge(const Set& set, std::size_t index, const DecodeResult& result) const;
   void note_collapse(const std::vector<Answer>& answers, StepMetrics& metrics);
@@ -110,7 +108,7 @@ class TrainingProbe {
   Set prompts_;   ///< For collapse.
   Set problems_;  ///< For the early stop.
   EarlyStop early_stop_;
-  std::string collapse_;  ///< What the last check found, where it is to end the run.
+  std::string collapse_;  ///< Found by the last check; ends the run.
 };
 
 }  // namespace jforge

@@ -10,7 +10,7 @@
 namespace jforge {
 
 namespace {
-// Texts stand in an identity as the configuration prints them: in quotes of one kind or the other.
+// An identity holds texts as the configuration prints them, in quotes of either kind.
 bool is_text(const Identity& identity, const std::string& key, std::string_view text) {
   const auto found = identity.find(key);
   return found != identity.end() && found->second.size() == text.size() + 2 &&
@@ -21,8 +21,7 @@ bool is_text(const Identity& identity, const std::string& key, std::string_view 
 std::string trajectory_identity(const Identity& identity, std::int32_t round,
                                 const std::string& origin) {
   const std::string of_round = fmt::format("rounds.{}.", round);
-  // Of model.*, what decoding computes with; the key is absent where that is the model's own
-  // values.
+  // The only key of model.* that affects decoding; absent if weights are not rounded.
   std::set<std::string> keys = {"run.seed", "prompts.digest", "model.decode_weights",
                                 of_round + "block_size"};
   if (!is_text(identity, "generate.store_states", "all")) {

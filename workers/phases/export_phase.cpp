@@ -73,7 +73,7 @@ bool ExportPhase::is_exported() const {
     const Json found = try_bounded_json<Json>(verify_sealed(record));
     for (const auto& [key, value] : expected) {
       if (!found.is_object() || found.value(key, Json()) != value) {
-        return false;  // Another configuration's, or another version's.
+        return false;  // Another configuration or version wrote it.
       }
     }
     verify_export_record(layout_);
@@ -95,7 +95,7 @@ void ExportPhase::drop_figures_of_another() const {
   try {
     found = try_bounded_json<Json>(verify_sealed(layout_.export_record()));
   } catch (const DataError&) {
-    return;  // The evaluation tells by the weights whose figures they are.
+    return;  // The evaluation compares the weights of the figures.
   }
   const auto same = [&](const auto& setting) {
     return found.is_object() && found.value(setting.first, Json()) == setting.second;

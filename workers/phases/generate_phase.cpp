@@ -47,8 +47,8 @@ GenerateOptions generate_options(const JobConfig& config, std::int32_t round,
   return options;
 }
 
-/// Writes the shard of a finished lease and commits it, or drops it when another attempt was
-/// quicker. On a thread of its own.
+/// Writes the shard of a finished lease and commits it, or drops it if another attempt was faster.
+/// Runs on a thread of its own.
 void commit_lease(ControlChannel& control, const std::filesystem::path& directory,
                   const ShardIdentity& identity, const Lease& lease,
                   const std::vector<Trajectory>& trajectories, ShardIndexLog& index) {
@@ -68,8 +68,8 @@ void commit_lease(ControlChannel& control, const std::filesystem::path& director
   }
 }
 
-/// Tokens of a block per forward of it; nothing in parallel, where a forward serves many blocks and
-/// none to its end: its tokens say nothing of the model.
+/// Tokens of a block per forward. Nothing for method "parallel", whose forwards serve many blocks
+/// at once and say nothing about the model.
 std::optional<double> block_tpf(GenerationMethod method, const DecodingCost& cost) {
   return method == GenerationMethod::parallel ? std::nullopt : cost.tokens_per_forward();
 }
@@ -82,7 +82,7 @@ void log_counts(Rank rank, const GenerationCounts& counts, GenerationMethod meth
                std::max(1e-9, counts.decoder.decode_seconds + counts.decoder.prefill_seconds));
 }
 
-/// Collective, of the answers that all ranks have generated in this call.
+/// Collective. Warns by the answers that all ranks generated in this call.
 void warn_of_cut_answers(const Communicator& comm, std::int32_t round, const AnswerEnds& ends,
                          std::int64_t max_new_tokens) {
   std::array sums{ends.answers, ends.cut};
@@ -121,7 +121,7 @@ OpenPrompts GeneratePhase::open_prompts(std::int32_t round) const {
       open.stale.push_back(path);
       continue;
     }
-    // A damaged index is written anew.
+    // A damaged index is written again as a whole.
     if (!remembered || !open.index_damage.empty()) {
       open.not_remembered.push_back(*shard);
     }
@@ -172,7 +172,7 @@ bool GeneratePhase::run(std::int32_t round) {
     if (services_.comm.rank() == 0) {
       make_directory(layout_.trajectories(round));
       sweep_temporaries(layout_.trajectories(round));
-      // It told of other trajectories: a stop may come between the last of these and their own.
+      // The old report is of other trajectories, and a stop may come before the new one is written.
       std::filesystem::remove(layout_.generation_report(round));
     }
   });
@@ -184,13 +184,13 @@ bool GeneratePhase::run(std::int32_t round) {
       try {
         drained = generate_leases(round, model, ends);
       } catch (...) {
-        // Without this the others would wait until this rank's leases expire.
+        // Otherwise the other ranks would wait until this rank's leases expire.
         services_.control.request_lease({round, true, false});
         services_.clock.enter(kWaitPhase);
         throw;
       }
-      // They learn of a failure or a stop at their next lease: what they do meanwhile counts as
-      // progress of a rank that waits for them.
+      // The other ranks learn of a failure or a stop at their next lease; until then their progress
+      // counts as progress of a rank that waits for them.
       services_.clock.enter(kWaitPhase);
     });
     // Rank 0 opens every shard while the others wait.
@@ -205,7 +205,7 @@ bool GeneratePhase::run(std::int32_t round) {
   return !stop;
 }
 
-// Places in the batch: when there are few prompts, every rank gets its share of them.
+// Sequences in the batch. If prompts are few, every rank gets its share.
 std::int32_t GeneratePhase::places(std::int32_t round, std::int64_t num_prompts) const {
   const auto prompts =
       static_cast<std::int64_t>(config_.prompts_of_round(round, num_prompts).size());
@@ -214,7 +214,7 @@ std::int32_t GeneratePhase::places(std::int32_t round, std::int64_t num_prompts)
       std::clamp<std::int64_t>(share, 1, config_.generate.batch_prompts));
 }
 
-// Leases until all are committed; returns false when told to stop.
+// Generates leases until all are committed; returns false if told to stop.
 bool GeneratePhase::generate_leases(std::int32_t round, const ModelState& model, AnswerEnds& ends) {
   MemoryAccount account("generation");
   bool drained = false;
@@ -296,7 +296,7 @@ bool GeneratePhase::generate_with(TrajectoryGenerator& generator, std::int32_t r
     show_progress();
     fault_point("generate");
   };
-  hooks.on_forward = show_progress;  // A long answer is progress before it is finished.
+  hooks.on_forward = show_progress;  // A long answer counts as progress before it ends.
   hooks.stop_requested = [&] {
     writer.rethrow_failure();
     return stop_requested();
