@@ -14,7 +14,6 @@
 namespace jforge::test {
 namespace {
 
-/// Segments of random lengths and intervals that a PackedPlan takes.
 PackedLayout random_layout(unsigned seed, std::int64_t rows) {
   std::mt19937 random(seed);
   const auto below = [&](std::int64_t limit) {
@@ -32,10 +31,9 @@ PackedLayout random_layout(unsigned seed, std::int64_t rows) {
   return layout;
 }
 
-/// (strip, tile of keys, complete).
+/// (strip, key tile, complete).
 using Visit = std::tuple<std::int64_t, std::int64_t, bool>;
 
-/// By looking at every pair of a row and a key.
 std::set<Visit> visits_by_definition(const PackedLayout& layout, std::int64_t keys) {
   std::set<Visit> visits;
   for (std::int64_t strip = 0; strip * kStripRows < layout.num_rows; ++strip) {
@@ -58,7 +56,6 @@ std::set<Visit> visits_by_definition(const PackedLayout& layout, std::int64_t ke
   return visits;
 }
 
-/// The blocks with most to do come first.
 template <class Work>
 void expect_longest_first(const std::vector<Work>& blocks) {
   EXPECT_TRUE(std::ranges::is_sorted(blocks, std::greater{}, &Work::length));
@@ -97,7 +94,7 @@ std::set<Visit> visits_of_keys(const AttentionVisits& visits) {
   return found;
 }
 
-/// Every step of every tile of keys is some block's, parts in ascending order.
+/// Expects that every step of every key tile belongs to one block, with parts in ascending order.
 void expect_all_steps(const AttentionVisits& visits, std::int64_t group) {
   std::vector<KeyWork> blocks = visits.key_work();
   std::ranges::sort(blocks, {}, &KeyWork::order);
@@ -123,7 +120,7 @@ void expect_all_steps(const AttentionVisits& visits, std::int64_t group) {
   EXPECT_EQ(next_first, next_part);
 }
 
-/// A tile of keys that all rows see is not left to one block.
+/// A key tile that all rows see must not be left to one block.
 TEST(AttentionVisits, StepsOfEarlyKeysAreCutIntoParts) {
   AttentionVisits visits;
   constexpr std::int64_t kGroup = 7;
@@ -159,7 +156,7 @@ TEST(AttentionVisits, AreWhatTheLayoutSays) {
   }
 }
 
-/// Plain causal rows: half of all pairs of tiles, and one mask for each strip.
+/// Plain causal rows visit half of all tile pairs.
 TEST(AttentionVisits, CausalRowsNeedOneMaskForAStrip) {
   AttentionVisits visits;
   visits.place(causal_layout(1024), 1, 1);
@@ -168,8 +165,7 @@ TEST(AttentionVisits, CausalRowsNeedOneMaskForAStrip) {
   EXPECT_EQ(std::ranges::count(visits.strip_visits(), 0, &StripVisit::complete), 1024 / 32);
 }
 
-/// An A100 and whatever has more shared memory cut attention on lanes alike; smaller devices take
-/// what has room.
+/// Devices with at least an A100's shared memory share one tile size, so that their bits agree.
 TEST(LaneTiles, AreAsLargeAsADeviceHasRoomFor) {
   for (std::int64_t size = 2; size <= 256; size += 2) {
     for (std::int64_t group = 1; group <= kMostQueries; ++group) {
@@ -179,7 +175,7 @@ TEST(LaneTiles, AreAsLargeAsADeviceHasRoomFor) {
       EXPECT_EQ(tiles.backward_keys, backward_tile_keys(size)) << group << " heads of " << size;
     }
   }
-  constexpr std::int64_t kSmall = 99 << 10;  // Of sm_86 and sm_89.
+  constexpr std::int64_t kSmall = 99 << 10;  // sm_86 and sm_89
   const auto on_small = [](std::int64_t group, std::int64_t size) {
     const LaneTiles tiles = lane_tiles({.heads = group, .key_heads = 1, .size = size}, kSmall);
     return std::pair(tiles.rows, tiles.backward_keys);

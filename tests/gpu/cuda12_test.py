@@ -1,10 +1,8 @@
 #!/usr/bin/env python3
-"""CUDA 12.4 to 12.9 can build what this CUDA build is made of: host sources against the headers, and kernels, of which nvcc
-here makes PTX, by the assembler of NVIDIA's CUDA 12 packages for Python. They are looked for in the folder JFORGE_CUDA12 and
-where Python finds its own:
-
-    pip install --target DIR --no-deps nvidia-cuda-runtime-cu12==12.4.* nvidia-cublas-cu12==12.4.* nvidia-cuda-nvcc-cu12==12.9.*
-
+"""Checks that CUDA 12.4 to 12.9 can build this CUDA build: host sources compile against their headers, and the
+assembler of NVIDIA's CUDA 12 packages for Python accepts nvcc's PTX. Looks for the packages in the folder JFORGE_CUDA12
+and on sys.path:
+  pip install --target DIR --no-deps nvidia-cuda-runtime-cu12==12.4.* nvidia-cublas-cu12==12.4.* nvidia-cuda-nvcc-cu12==12.9.*
 cuda12_test.py BUILD"""
 
 import concurrent.futures
@@ -20,12 +18,12 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(sys.argv.pop(1)).resolve()
-# What each version's assembler reads: of newer PTX nothing is in use, which a version too low would show.
+# The newest PTX version that each assembler reads.
 PTX_OF = {"12.4": "8.4", "12.5": "8.5", "12.6": "8.5", "12.8": "8.7", "12.9": "8.8"}
 
 
 def packages():
-    """The folder nvidia/ of CUDA 12, or None."""
+    """Returns the folder nvidia/ of CUDA 12, or None."""
     for place in filter(None, [os.environ.get("JFORGE_CUDA12"), *sys.path]):
         folder = pathlib.Path(place) / "nvidia"
         header = folder / "cuda_runtime/include/cuda_runtime_api.h"
@@ -47,18 +45,16 @@ class Cuda12(unittest.TestCase):
         cls.nvidia = packages()
         cls.compiled = {}
         for one in json.loads((BUILD / "compile_commands.json").read_text(encoding="utf-8")):
-            if one["file"].endswith(".cpp") or "--generate-code" in one["command"]:  # kernels are compiled for the host, too
+            if one["file"].endswith(".cpp") or "--generate-code" in one["command"]:
                 cls.compiled.setdefault(pathlib.Path(one["file"]), one)
 
     def words(self, source):
-        """The command that compiles it, without the output's place."""
         words = shlex.split(self.compiled[source]["command"])
         words = words[1:] if words[0].endswith("ccache") else words
         output = words.index("-o")
         return [word for word in words[:output] + words[output + 2:] if word != "-c"]
 
     def all_pass(self, commands):
-        """commands: {name: command}."""
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
             results = threads.map(lambda command: run(command, BUILD), commands.values())
         for name, (status, said) in zip(commands, results, strict=True):
@@ -80,7 +76,7 @@ class Cuda12(unittest.TestCase):
 
     def test_kernels_assemble(self):
         ptxas = self.nvidia / "cuda_nvcc/bin/ptxas"
-        ptxas.chmod(ptxas.stat().st_mode | 0o111)  # pip unpacks it as a file like any other
+        ptxas.chmod(ptxas.stat().st_mode | 0o111)  # pip drops the executable bit
         release = re.search(r"release (\d+\.\d+)", run([ptxas, "--version"], BUILD)[1])[1]
         sources = [source for source in self.compiled if source.parent == ROOT / "model/kernels/cuda" and source.suffix == ".cu"]
         self.assertGreaterEqual(len(sources), 10)

@@ -1,5 +1,4 @@
-/// The KernelSet's functions of decoding against the CPU's: the same tokens and products bit for
-/// bit, and rows that do not depend on the batch.
+/// Compares the KernelSet's decoding functions with the CPU's.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -66,8 +65,6 @@ TEST_F(KernelAgreement, AWeightOfBfloat16NumbersIsStoredSo) {
   });
 }
 
-/// Rows of every number of tiles, columns and depths of part of a tile, one and several; sums of
-/// products of bfloat16 in another order than the CPU's.
 TEST_F(KernelAgreement, Bfloat16Arithmetic) {
   for (const std::int64_t m : {1, 8, 9, 17, 33, 70}) {
     for (const auto& [n, k] :
@@ -86,7 +83,6 @@ TEST_F(KernelAgreement, Bfloat16Arithmetic) {
   }
 }
 
-/// Inputs and results of bfloat16 arithmetic may be rounded already: the same sums.
 TEST_F(KernelAgreement, Bfloat16ArithmeticOfRoundedRows) {
   constexpr std::int64_t kRows = 19;
   constexpr std::int64_t kColumns = 33;
@@ -116,8 +112,7 @@ TEST_F(KernelAgreement, Bfloat16ArithmeticOfRoundedRows) {
   }
 }
 
-/// Weights of a group, each with a bias or none: every sum is in its place, and a row's bits do not
-/// depend on the others. Weights of odd sizes are no group.
+/// Weights of odd sizes cannot be grouped.
 TEST_F(KernelAgreement, AGroupOfWeights) {
   constexpr std::int64_t kDepth = 72;
   for (const std::array<std::int64_t, 3>& sizes :
@@ -155,8 +150,7 @@ TEST_F(KernelAgreement, AGroupOfWeights) {
   }
 }
 
-/// Together they have the bits that each has alone: of every storage, of more than one launch, of
-/// every number of tiles of rows and of depths without pairs.
+/// Covers every storage, more than one launch, every number of row tiles, odd depths.
 TEST_F(KernelAgreement, ProjectionsTogether) {
   using enum WeightStorage;
   struct Output {
@@ -202,8 +196,7 @@ TEST_F(KernelAgreement, ProjectionsTogether) {
   }
 }
 
-/// Enough rows and columns for either kind of wide blocks, with parts of them at the ends, and
-/// depths with runs that are empty, of one step and of several.
+/// Covers both kinds of wide blocks, partial blocks, and runs of no, one and several steps.
 TEST_F(KernelAgreement, ManyRowsHaveTheBitsOfFew) {
   struct Case {
     std::int64_t m;
@@ -246,15 +239,13 @@ TEST_F(KernelAgreement, WeightsArePackedFromHostMemoryToo) {
   EXPECT_TRUE(same_bits(results[0], results[1]));
 }
 
-/// Depths on both sides of the ends of the device's K tiles of 64: part of one, one, several, and
-/// several with a part behind them.
+/// Depths around the device's K tile of 64.
 constexpr std::array<std::int64_t, 6> kDepths{40, 64, 65, 128, 129, 200};
 
-/// One of each order of a packed weight on the device.
+/// One storage for each layout of a packed weight.
 constexpr std::array<WeightStorage, 3> kStorages{WeightStorage::float32, WeightStorage::bfloat16,
                                                  WeightStorage::bfloat16_arithmetic};
 
-/// The tokens that a set chooses for `hidden` [m, k] with `head` [v, k].
 std::vector<TokenId> argmax_tokens(KernelSet& kernels, MemoryAccount& account, const Floats& hidden,
                                    const Floats& head, std::int64_t k,
                                    WeightStorage storage = WeightStorage::float32) {
@@ -280,8 +271,8 @@ TEST_F(KernelAgreement, ArgmaxTakesTheCpusTokens) {
   }
 }
 
-/// Row p of the hidden values is blind to all depths but p, where column 100 + p alone is large: a
-/// depth that is left out, or read twice or at another place, loses its row's token.
+/// Hidden row p is zero except at depth p, where only column 100 + p is large: a depth that is
+/// skipped, repeated or misplaced loses its row's token.
 TEST_F(KernelAgreement, ArgmaxReadsEveryDepth) {
   for (const std::int64_t k : kDepths) {
     const std::int64_t v = 100 + k;
@@ -301,7 +292,7 @@ TEST_F(KernelAgreement, ArgmaxReadsEveryDepth) {
   }
 }
 
-/// A head [v, k] whose columns hold the same values, each in another order.
+/// Returns a head [v, k] whose columns are permutations of the same values.
 Floats columns_of_equal_values(std::int64_t v, std::int64_t k) {
   Floats values = random_floats(k, 88);
   std::mt19937 generator(89);
@@ -313,8 +304,7 @@ Floats columns_of_equal_values(std::int64_t v, std::int64_t k) {
   return head;
 }
 
-/// A row's hidden values are all one number, so that all logits tie but for their rounding: who
-/// wins is decided by the order of the sum alone, which runs on from tile to tile.
+/// Hidden values are equal, so logits tie except for rounding: the order of the sum decides.
 TEST_F(KernelAgreement, ArgmaxOfNearTiesFollowsTheOrderOfTheSum) {
   for (const std::int64_t k : kDepths) {
     const Floats head = columns_of_equal_values(300, k);
@@ -328,9 +318,8 @@ TEST_F(KernelAgreement, ArgmaxOfNearTiesFollowsTheOrderOfTheSum) {
   }
 }
 
-/// Either kind of wide blocks, with parts of them at the ends, and the narrow ones of 20 rows.
-/// Every other row ties but for rounding; those between are one of the columns, which beats every
-/// other order of its values, and are of columns from the whole head, its last one too.
+/// Covers wide, partial and narrow blocks. Every other row ties except for rounding; each of the
+/// rest equals a column of the head, which beats any permutation of it.
 TEST_F(KernelAgreement, ArgmaxOfManyRowsTakesTheTokensOfFew) {
   struct Case {
     std::int64_t m;
@@ -369,10 +358,10 @@ TEST_F(KernelAgreement, ArgmaxOfManyRowsTakesTheTokensOfFew) {
   }
 }
 
-/// Columns 70, 71 and 290 (of the second and of the fifth column tile) are the same and the best.
+/// Columns 70, 71 and 290, in two column tiles, are equal and the best.
 TEST_F(KernelAgreement, ArgmaxTiesOverSeveralTilesGoToTheSmallestId) {
   const std::int64_t v = 300;
-  // The last one is several steps for each of the warps that share a product's depth.
+  // 1300 gives several steps to each warp that shares a product's depth.
   std::vector<std::int64_t> depths(kDepths.begin(), kDepths.end());
   depths.push_back(1300);
   for (const std::int64_t k : depths) {
@@ -408,7 +397,6 @@ TEST_F(KernelAgreement, ArgmaxTiesGoToTheSmallestId) {
   }));
 }
 
-/// Of logits [M, V].
 std::vector<TokenId> sampled_tokens(KernelSet& kernels, MemoryAccount& account,
                                     const Floats& logits, std::span<const SampledRow> rows) {
   const std::int64_t m = std::ssize(rows);
@@ -421,9 +409,8 @@ std::vector<TokenId> sampled_tokens(KernelSet& kernels, MemoryAccount& account,
   return tokens;
 }
 
-/// Rows of other options side by side; logits that all differ and logits of which many are equal,
-/// the last one kept by top-k or top-p among them; fewer and more than lanes. That each option
-/// changes some token shows that it was looked at.
+/// Mixes options in one call, distinct and tied logits, fewer and more logits than lanes. If each
+/// option changes some token, none was ignored.
 TEST_F(KernelAgreement, SampledTokensAreTheCpus) {
   const std::vector<SamplingOptions> settings{
       {},
@@ -444,9 +431,9 @@ TEST_F(KernelAgreement, SampledTokensAreTheCpus) {
     for (const bool equals : {false, true}) {
       Floats logits = random_floats(v, 93, 4.0F);
       for (float& logit : logits) {
-        logit = equals ? std::round(logit / 2) * 2 : logit;  // −0 and 0 among them
+        logit = equals ? std::round(logit / 2) * 2 : logit;  // includes −0 and 0
       }
-      // The likeliest tokens, which a penalty must tell from the others, and some again.
+      // the likeliest tokens, some of them twice
       std::vector<TokenId> text(static_cast<std::size_t>(v));
       std::iota(text.begin(), text.end(), 0);
       std::ranges::stable_sort(text, std::greater<>(), [&](TokenId token) {
@@ -476,13 +463,13 @@ TEST_F(KernelAgreement, SampledTokensAreTheCpus) {
         different.insert({tokens.begin() + static_cast<std::ptrdiff_t>(i),
                           tokens.begin() + static_cast<std::ptrdiff_t>(i + kRowsEach)});
       }
-      // T of 10⁻³⁰⁰ is the argmax, or one of its equals.
+      // T = 10⁻³⁰⁰ may give the argmax.
       EXPECT_GE(different.size(), settings.size() - 1) << v << equals;
     }
   }
 }
 
-/// All tokens are equal: top-p keeps as many of the first ones as it needs.
+/// Top-p keeps the first of equally likely tokens.
 TEST_F(KernelAgreement, TopPOfEqualsKeepsTheFirst) {
   constexpr std::int64_t kTokens = 700;
   std::vector<SampledRow> rows;
@@ -534,7 +521,7 @@ TEST_F(KernelAgreement, SamplingTakesAnInfiniteLogit) {
 TEST_F(KernelAgreement, ArgmaxRefusesNaN) {
   for (const std::int64_t k : {1, 65, 200}) {
     Floats head = random_floats(300 * k, 87);
-    head.back() = std::numeric_limits<float>::quiet_NaN();  // The last column's deepest weight.
+    head.back() = std::numeric_limits<float>::quiet_NaN();
     const Floats hidden(static_cast<std::size_t>(k), 1.0F);
     for (const auto& set : {tested_.get(), reference_.get()}) {
       for (const WeightStorage storage : kStorages) {
@@ -545,7 +532,7 @@ TEST_F(KernelAgreement, ArgmaxRefusesNaN) {
   }
 }
 
-/// Rows of three slots of 96 rows, whose pages lie in any order.
+/// Three slots of 96 rows, whose pages lie in any order.
 struct CacheProblem {
   static constexpr std::int64_t kSlots = 3;
   static constexpr std::int64_t kCapacity = 96;
@@ -565,11 +552,10 @@ struct CacheProblem {
   }
 };
 
-/// Normed, rotated and written in one pass, or one after the other: the same bits, rounded or not.
 TEST_F(KernelAgreement, KeysAreRotatedOnTheirWayToTheCache) {
   CacheProblem problem;
   problem.rows = {{1, 60}, {1, 61}, {0, 3}, {1, 61, 61, 80}};
-  // With norms or without, of rows whose queries are wanted or of none.
+  // with and without norms; queries for some rows or none
   const std::vector<std::int32_t> two{1, 3};
   for (const auto& [dim, normed, kept] : {std::tuple(10, false, two),
                                           {32, false, two},
@@ -657,15 +643,13 @@ TEST_F(KernelAgreement, CachedAttention) {
     cached_attention(t.kernels, problem.rows, queries, cache, output);
     const std::vector<CacheCopy> copies{{1, 80, 70}, {1, 81, 71}, {0, 0, 5}};
     cache_copy(t.kernels, copies, cache);
-    // How the keys lie is the set's own affair: what was copied shows in what is attended to.
+    // Key layout is private to each set, so attention checks the copy.
     const TensorView behind = t.blank(problem.queries());
     cached_attention(t.kernels, problem.rows, queries, cache, behind);
     return {output, behind, cache.values};
   });
 }
 
-/// A decoding row's bits depend on its query and its keys alone: alone or among others, and in a
-/// packed batch.
 TEST_F(KernelAgreement, CachedAttentionDoesNotDependOnTheBatch) {
   CacheProblem problem;
   for (std::int32_t i = 0; i < 70; ++i) {
@@ -699,9 +683,7 @@ TEST_F(KernelAgreement, CachedAttentionDoesNotDependOnTheBatch) {
   EXPECT_TRUE(same_bits(results[0], results[2]));
 }
 
-/// A long context's keys are shared out among blocks where rows are few or the others' contexts
-/// short, and taken by one block where there are many of a length (splits_keys): the same bits, and
-/// close to the CPU's.
+/// Blocks share a long context's keys if rows are few or other contexts short (splits_keys).
 TEST_F(KernelAgreement, SplitKeysDoNotDependOnTheBatch) {
   CacheProblem problem;
   problem.slots = FullSlots(2, 7, 11);
@@ -712,7 +694,7 @@ TEST_F(KernelAgreement, SplitKeysDoNotDependOnTheBatch) {
       all.push_back({slot, row});
     }
   }
-  // Few keys to nearly all, ends of splits and behind them, alternatives that fork off within one.
+  // Positions around the ends of splits; branches that fork within one.
   for (const std::int32_t position : {0, 127, 128, 255, 256, 300, 383, 384}) {
     problem.rows.push_back({0, position});
     problem.rows.push_back({1, position});
@@ -765,9 +747,7 @@ TEST_F(KernelAgreement, SplitKeysDoNotDependOnTheBatch) {
   }
 }
 
-/// The largest tile of each group of queries has room in the shared memory of every device, an
-/// A100's 163 KiB, where heads are large too: no launch is refused, and a row has the bits that it
-/// has alone, with keys in one split or two.
+/// Large heads must fit the shared memory of every supported device (an A100's 163 KiB).
 TEST_F(KernelAgreement, CachedAttentionHasRoomForEveryTile) {
   for (const std::int64_t dim : {64, 80, 96, 128, 256}) {
     for (std::int64_t group = 1; group <= 32; ++group) {
@@ -812,7 +792,7 @@ TEST_F(KernelAgreement, InvariantLinearDoesNotDependOnTheBatch) {
           t.kernels.pack_weight(t(random_floats(n * k, 98), {n, k}), storage, t.account());
       const TensorView x = t(random_floats(m * k, 99), {m, k});
       std::vector<TensorView> results;
-      // Batches of one row and of every width of the device's tiles.
+      // every tile width of the device, and one row
       for (const std::int64_t batch :
            {m, std::int64_t{32}, std::int64_t{16}, std::int64_t{8}, std::int64_t{1}}) {
         const TensorView y = t.blank({m, n});

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Decoders of every method, with settings and requests that differ from one to the next.
+/// Decoders of every method, with settings and requests that vary with an index.
 
 #include <cstdint>
 #include <memory>
@@ -17,7 +17,6 @@
 
 namespace jforge {
 
-/// Multi-block decoding with each of its settings at several values.
 inline MultiBlockOptions multi_block_options(std::uint64_t which) {
   const auto one_of = [&](std::uint64_t divisor, std::uint64_t count) {
     return static_cast<std::int32_t>(which / divisor % count);
@@ -34,7 +33,6 @@ inline MultiBlockOptions multi_block_options(std::uint64_t which) {
           .round = 1};
 }
 
-/// Lookahead decoding with each of its settings at several values.
 inline LookaheadOptions lookahead_options(std::uint64_t which) {
   return {.window = 1 + static_cast<std::int32_t>(which * 5 % 6),
           .ngram = 2 + static_cast<std::int32_t>(which * 2 % 5),
@@ -46,7 +44,7 @@ inline LookaheadOptions lookahead_options(std::uint64_t which) {
 
 inline constexpr std::uint64_t kMethods = 7;
 
-/// Every method in turn.
+/// Returns a decoder of method `which` modulo kMethods.
 inline std::unique_ptr<SequenceDecoder> make_decoder(std::uint64_t which, DecodeRequest request) {
   const auto n = static_cast<std::int32_t>(1 + which * 5 % 13);
   switch (which % kMethods) {

@@ -1,4 +1,4 @@
-// Collectives over tensors of a device have the results, and staged ones the bits, of the host's.
+// Collectives over device tensors must equal the host's, staged ones bit for bit.
 
 #include <dlfcn.h>
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ namespace {
 
 using namespace jforge::test;
 
-/// Takes tensors of the host to a device and back, operation by operation.
+/// Copies host tensors to a device and back for each operation.
 class ThroughDevice final : public Collectives {
  public:
   ThroughDevice(KernelSet& kernels, Collectives& inner) : kernels_(kernels), inner_(inner) {}
@@ -53,7 +53,7 @@ class ThroughDevice final : public Collectives {
   [[nodiscard]] double waited_seconds() const noexcept override { return inner_.waited_seconds(); }
 
  private:
-  /// Whether `part` lies in `whole` is kept on the device.
+  /// Keeps on the device whether `part` lies in `whole`.
   static bool lies_in(const TensorView& part, const TensorView& whole) {
     const auto* const begin = static_cast<const std::byte*>(whole.raw());
     const auto* const at = static_cast<const std::byte*>(part.raw());
@@ -127,7 +127,7 @@ TEST(StagedCollectives, PayloadIsCountedByKind) {
   check_payload_of(test_world(), through);
 }
 
-/// From 16 ranks on sums go round a ring, in an order that the cut into pieces must not change.
+/// From 16 ranks on, reductions use a ring, whose summation order must not depend on the pieces.
 TEST(StagedCollectives, ManyRanksAddInTheOrderOfTheWhole) {
   if (test_world().size() > 1) {
     return;
@@ -148,9 +148,9 @@ TEST(StagedCollectives, TensorsOfTheHostAreRefused) {
   EXPECT_THROW(static_cast<void>(staged->all_reduce_sum(view_of(values))), InternalError);
 }
 
-/// Whether NCCL can be used here: each rank has a device of its own.
+/// NCCL needs a device for each rank.
 bool nccl_is_there() {
-  const auto kernels = make_tested_kernel_set();  // Each rank has its own device from here on.
+  const auto kernels = make_tested_kernel_set();  // selects each rank's device
   MemoryAccount account("probe");
   try {
     return make_collectives(test_world(), Device::cuda, Device::cuda, account,
@@ -163,7 +163,7 @@ bool nccl_is_there() {
 
 bool has_device_for_each_rank() { return cuda_device_count() >= test_world().size(); }
 
-/// Whole numbers, whose sums are exact in any order.
+/// Uses whole numbers, whose sums are exact in any order.
 template <class T>
 void check_nccl(KernelSet& kernels, const Communicator& comm) {
   const auto nccl = make_nccl_collectives(comm);
@@ -228,7 +228,6 @@ TEST(NcclCollectives, EveryOperationIsExactOnWholeNumbers) {
   check_payload_of(test_world(), through);
 }
 
-// What the host has waited for is done, though nothing on the device waits for it.
 TEST(NcclCollectives, TheHostWaitsForAnOperationsEnd) {
   if (!nccl_is_there()) {
     GTEST_SKIP() << "no NCCL, or ranks share a device";
@@ -242,8 +241,8 @@ TEST(NcclCollectives, TheHostWaitsForAnOperationsEnd) {
   EXPECT_TRUE(work.done());
 }
 
-/// Memory is made, zeroed and copied behind what NCCL was given, so behind other ranks: a watchdog
-/// must not take that for this rank's own work.
+/// Memory operations queue after NCCL's work and so wait for other ranks. The watchdog must not
+/// count this as the rank's own work.
 TEST(NcclCollectives, MemoryBehindThemIsAWaitForOthers) {
   if (!nccl_is_there()) {
     GTEST_SKIP() << "no NCCL, or ranks share a device";
@@ -260,7 +259,7 @@ TEST(NcclCollectives, MemoryBehindThemIsAWaitForOthers) {
     const Work work = nccl->all_reduce_sum(view);
     const std::uint64_t before = clock.read().progress;
     call();
-    // Where the wait begins, and where it ends.
+    // once when the wait begins, once when it ends
     EXPECT_EQ(clock.read().progress, before + 2) << what;
     work.wait();
   };
@@ -272,7 +271,6 @@ TEST(NcclCollectives, MemoryBehindThemIsAWaitForOthers) {
   expect_wait("free page-locked memory", [&] { pinned = Buffer(); });
 }
 
-/// All ranks must have come to it.
 TEST(NcclCollectives, TheirEndIsAWaitForOthers) {
   if (!nccl_is_there()) {
     GTEST_SKIP() << "no NCCL, or ranks share a device";
@@ -286,7 +284,7 @@ TEST(NcclCollectives, TheirEndIsAWaitForOthers) {
   EXPECT_EQ(clock.read().progress, before + 2);
 }
 
-/// NCCL has taken the call: the other ranks could not tell a second one from their next.
+/// The other ranks could not tell a retry from their next call.
 TEST(NcclCollectives, ACallThatFailsBehindNcclIsTheLast) {
   if (!nccl_is_there()) {
     GTEST_SKIP() << "no NCCL, or ranks share a device";
@@ -347,7 +345,6 @@ TEST(WithoutNccl, RanksWithADeviceEachDoNotGoThroughHostMemoryUnasked) {
       make_collectives(test_world(), Device::cuda, Device::cuda, account, CollectivesChoice::mpi)));
 }
 
-// One rank fails with an operation under way that the others never join.
 TEST(NcclCollectives, AnErrorsUnwindingDoesNotWaitForRanksThatNeverCome) {
   if (!nccl_is_there()) {
     GTEST_SKIP() << "no NCCL, or ranks share a device";
@@ -358,20 +355,19 @@ TEST(NcclCollectives, AnErrorsUnwindingDoesNotWaitForRanksThatNeverCome) {
   test_world().barrier();
   try {
     const auto nccl = make_nccl_collectives(test_world());
-    // The first one connects the ranks, and waits for all of them.
+    // connects the ranks
     nccl->all_reduce_sum(values.floats({1024})).wait();
     if (nccl->rank() == 0) {
       const Work work = nccl->all_reduce_sum(values.floats({1024}));
       throw DataError("rank 0 fails");
     }
-    // As after an agreement: everybody throws.
+    // as after agreeing on the failure
     throw DataError("rank 0 failed");
   } catch (const DataError&) {
   }
   test_world().barrier();
 }
 
-/// Who waits for the kernels that wait for a rank that is gone: the watchdog's thread hears of it.
 TEST(NcclCollectives, AGoneRankIsNoticedByTheWatchdogOfAHostThatWaits) {
   if (!nccl_is_there() || test_world().size() == 1) {
     GTEST_SKIP() << "no NCCL, or ranks share a device";
@@ -402,7 +398,6 @@ TEST(NcclCollectives, AGoneRankIsNoticedByTheWatchdogOfAHostThatWaits) {
   test_world().barrier();
 }
 
-/// A rank that is in another collective than the rest is an error on all, by the checks' message.
 TEST(NcclCollectives, AMismatchIsNamed) {
   if (!nccl_is_there()) {
     GTEST_SKIP() << "no NCCL, or ranks share a device";

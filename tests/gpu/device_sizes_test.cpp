@@ -1,12 +1,9 @@
-/// Kernels at sizes that only a device can run: more rows than a grid's second dimension takes
-/// (65,535), tensors of more than 2³¹ elements and 2³² bytes, a 7B model's widths. The emulated
-/// device runs the same tests on a few rows, which proves the references, samples and bounds.
+/// Kernels at sizes that need a real device: more than 65,535 rows, 2³¹ elements or 2³² bytes; a 7B
+/// model's widths. The emulated device runs the same tests on a few rows, to check the tests.
 ///
-/// Inputs repeat one block of values, so that the host knows every element without holding them
-/// all. The block's length is eight times a prime: no two rows are equal, and an index that is off
-/// by a power of two reads another value. Outputs begin as NaN. Of each output every element is
-/// checked to be written, and some rows and columns, those around powers of two among them, are
-/// compared with the CPU's kernels or with sums in double.
+/// Inputs repeat one block of eight times a prime elements: no two rows are equal, and an index
+/// that is off by a power of two reads another value. Outputs start as NaN, and every element must
+/// be written. Sampled rows and columns are compared with CPU kernels or sums in double.
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -44,7 +41,7 @@ std::int64_t period() { return 8 * sized(131'101, 53); }
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 double wide(float value) { return static_cast<double>(value); }
 
-/// More rows than a grid's second or third dimension takes.
+/// more than a grid's second dimension takes
 std::int64_t many_rows() { return sized(65'600, 83); }
 
 Floats rounded(Floats values) {
@@ -53,7 +50,7 @@ Floats rounded(Floats values) {
   return values;
 }
 
-/// A block of values between −scale and scale, which tensors repeat.
+/// A block of values in [−scale, scale] that tensors repeat.
 class Pattern {
  public:
   explicit Pattern(unsigned seed, DType type = DType::bfloat16, float scale = 1.0F)
@@ -68,9 +65,8 @@ class Pattern {
   }
   [[nodiscard]] DType type() const { return type_; }
   [[nodiscard]] const Floats& block() const { return block_; }
-  /// Element i of a tensor that repeats the block.
   [[nodiscard]] float operator[](std::int64_t i) const { return block_[at(i % period())]; }
-  /// Elements begin, begin + stride, ….
+  /// Returns elements begin, begin + stride, ….
   [[nodiscard]] Floats range(std::int64_t begin, std::int64_t count,
                              std::int64_t stride = 1) const {
     Floats values(at(count));
@@ -92,8 +88,8 @@ class Pattern {
   Floats block_;
 };
 
-/// Some of `count` rows of `width` elements: the ends, those around powers of two of rows, elements
-/// and bytes, and any others.
+/// Returns up to `most` of `count` rows: the ends, those around powers of two in rows, elements and
+/// bytes, and random ones.
 std::vector<std::int64_t> samples(std::int64_t count, std::int64_t width = 1,
                                   std::size_t most = 32) {
   std::set<std::int64_t> found{0, count - 1};
@@ -118,7 +114,7 @@ std::vector<std::int64_t> samples(std::int64_t count, std::int64_t width = 1,
   return {found.begin(), found.end()};
 }
 
-/// The element that is farthest off for its bound.
+/// The largest error relative to its bound.
 class Worst {
  public:
   void see(double found, double expected, double bound, std::int64_t row, std::int64_t column) {
@@ -138,12 +134,12 @@ class Worst {
   std::string text_;
 };
 
-/// One unit in the last place of a bfloat16, half of it for rounding.
+/// Half a unit in the last place of a bfloat16, or a float32's allowance.
 double rounding_of(double value, DType type) {
   return type == DType::bfloat16 ? 0x1p-8 * std::abs(value) : 1e-6 * std::abs(value);
 }
 
-/// Why the device cannot hold so many bytes beside what kernels take; empty if it can.
+/// Returns why the device cannot hold `bytes` besides the kernels' memory; empty if it can.
 std::string lack_of(std::int64_t bytes) {
   const auto needed = static_cast<std::uint64_t>(bytes) + (std::uint64_t{3} << 30);
   cuda_memory::give_back_unused();
@@ -160,10 +156,8 @@ class DeviceSizes : public KernelAgreement {
     KernelAgreement::TearDown();
   }
 
-  /// Ends the life of all tensors so far.
   void release() { kept_.clear(); }
 
-  /// Every element NaN.
   TensorView poisoned(Shape shape, DType type) {
     const TensorView view = make(shape, type);
     poison(view);
@@ -182,7 +176,7 @@ class DeviceSizes : public KernelAgreement {
   static void poison(const TensorView& view) {
     repeat(view, Floats(at(period()), std::numeric_limits<float>::quiet_NaN()));
   }
-  /// Repeats the block at the start of the view until the view is full.
+  /// Repeats the block that starts the view.
   static void repeat(const TensorView& view, const Floats& block) {
     const std::int64_t count = view.elements();
     const TensorView flat = view.reshaped({count});
@@ -201,7 +195,7 @@ class DeviceSizes : public KernelAgreement {
     }
   }
 
-  /// No element is NaN or infinite: all were written.
+  /// Expects no NaN or infinity: every element was written.
   void expect_written(const TensorView& view, const char* what) {
     const std::int64_t count = view.elements();
     const TensorView flat = view.reshaped({count});
@@ -221,7 +215,7 @@ class DeviceSizes : public KernelAgreement {
     EXPECT_TRUE(std::isfinite(total)) << what << ": an element was not written";
   }
 
-  /// Expects that the view repeats its first period() elements, bit for bit, and returns those.
+  /// Expects the view to repeat its first period() elements, and returns those.
   Floats expect_periodic(const TensorView& view, const char* what) {
     const std::int64_t count = view.elements();
     const std::int64_t parts = count / period();
@@ -283,7 +277,7 @@ TEST_F(DeviceSizes, SwigluAndItsGradient) {
   tested_->swiglu(gates, ups, y);
   const Floats found = expect_periodic(y, "y");
   repeat(y, dy.block());
-  tested_->swiglu_backward(y, gates, ups, gates, ups);  // Gradients take the inputs' places.
+  tested_->swiglu_backward(y, gates, ups, gates, ups);  // Gradients overwrite the inputs.
   const Floats found_gate = expect_periodic(gates, "gate gradient");
   const Floats found_up = expect_periodic(ups, "up gradient");
   const auto expected = run_on(*reference_, [&](Tensors& t) -> std::vector<TensorView> {
@@ -379,7 +373,7 @@ TEST_F(DeviceSizes, RmsNormAndItsGradient) {
       sum += term;
       magnitude += std::abs(term);
     }
-    // Runs of 128 rows add up in float32: far below one row's term.
+    // The float32 sum of a run of 128 rows errs by far less than one row's term.
     worst.see(wide(found[at(column)]), wide(dw[column]) + sum, 2e-7 * magnitude + 1e-5, 0, column);
   }
   worst.expect("weight gradient");
@@ -495,7 +489,7 @@ TEST_F(DeviceSizes, EmbeddingAndItsGradient) {
     GTEST_SKIP() << lack;
   }
   std::vector<TokenId> tokens = tokens_of(rows, static_cast<TokenId>(vocabulary - 1), 15);
-  // One that occurs often, and lies beyond 2³¹ elements; the last but one only by chance.
+  // The last token occurs often and lies beyond 2³¹ elements.
   for (std::int64_t row = 3; row < rows; row += 97) {
     tokens[at(row)] = static_cast<TokenId>(vocabulary - 1);
   }
@@ -551,16 +545,15 @@ TEST_F(DeviceSizes, KeepRows) {
 
 // ---- products of training
 
-/// found [R, C] at some rows and columns against start + Σ left · right.
+/// Compares found [R, C] at sampled rows and columns with start + Σ left · right.
 struct ProductSamples {
   TensorView found;
   std::vector<std::int64_t> rows;
   std::vector<std::int64_t> columns;
-  std::vector<Floats> lefts{};   ///< Of the rows.
-  std::vector<Floats> rights{};  ///< Of the columns.
+  std::vector<Floats> lefts{};   ///< by row
+  std::vector<Floats> rights{};  ///< by column
 
-  /// The bound is some hundred standard deviations of a float32 sum that rounds at every step, and
-  /// still less than most single terms.
+  /// Several hundred standard deviations of a float32 sum's error, but below most single terms.
   template <class Start>
   void expect_close(const Start& start, const char* what, bool rounds_sum = false) const {
     Worst worst;
@@ -683,7 +676,7 @@ TEST_F(DeviceSizes, ProductsOfFloat32) {
 
 // ---- packed attention
 
-/// Clean rows, and as many noisy ones in runs that see a prefix of them.
+/// Each sample is half clean rows, half noisy rows in runs that see a prefix of the clean ones.
 PackedLayout layout_of_samples(std::int64_t count, std::int64_t rows, std::int64_t run) {
   PackedLayout layout;
   for (std::int64_t sample = 0; sample < count; ++sample) {
@@ -703,20 +696,20 @@ struct AttentionShape {
   std::int64_t heads = sized(28, 7);
   std::int64_t key_heads = sized(4, 1);
   std::int64_t dim = sized(128, 64);
-  std::int64_t rows = sized(1024, 32);  ///< Of a sample.
+  std::int64_t rows = sized(1024, 32);  ///< of a sample
   std::int64_t run = sized(32, 8);
   std::int64_t samples = sized(66, 4);
 };
 
-/// One sample's attention in double. Backward reads the output and log-sum-exp that were found, as
-/// the kernels do.
+/// One sample's attention in double. Backward reads the device's output and log-sum-exp, as kernels
+/// do.
 class SampleAttention {
  public:
   struct Tensors {
     Floats q, k, v, output_gradient, output, log_sum_exp;
   };
-  /// A row's or key's result with what its rounding is proportional to: of weights of keys, which
-  /// tensor cores round, and of float32.
+  /// A result and the magnitudes that its errors scale with: of the rounded weights, and of float32
+  /// sums.
   struct Sums {
     explicit Sums(std::int64_t dim) : value(at(dim)), rounded(at(dim)), exact(at(dim)) {}
     void add(double weight, double magnitude, const float* vector) {
@@ -747,7 +740,7 @@ class SampleAttention {
   }
 
   [[nodiscard]] double log_sum_exp(std::int64_t row, std::int64_t head) const {
-    double sum = 0;  // Scores are small.
+    double sum = 0;  // scores are small: no overflow
     for (const std::int64_t key : seen_[at(row)]) {
       sum += std::exp(score(row, head, key));
     }
@@ -819,7 +812,7 @@ class SampleAttention {
     return std::exp(score(row, head, key) -
                     wide(tensors_.log_sum_exp[at(row * shape_.heads + head)]));
   }
-  /// Returns the slope of a scaled score.
+  /// Returns the gradient of a scaled score.
   [[nodiscard]] Slope slope_of(std::int64_t row, std::int64_t head, std::int64_t key) const {
     const float* const gradient = query_of(tensors_.output_gradient, row, head);
     const double dp = dot(gradient, key_of(tensors_.v, key, head / group()));
@@ -830,8 +823,8 @@ class SampleAttention {
 
   AttentionShape shape_;
   Tensors tensors_;
-  std::vector<std::vector<std::int64_t>> seen_;    ///< Keys, by row.
-  std::vector<std::vector<std::int64_t>> seeing_;  ///< Rows, by key.
+  std::vector<std::vector<std::int64_t>> seen_;    ///< keys, by row
+  std::vector<std::vector<std::int64_t>> seeing_;  ///< rows, by key
 };
 
 void DeviceSizes::check_attention(DType type) {
@@ -867,14 +860,14 @@ void DeviceSizes::check_attention(DType type) {
   expect_written(dk, "k gradient");
   expect_written(dv, "v gradient");
 
-  // The bounds of tensor_core_attention_test.cpp; on lanes nothing but float32 is rounded.
+  // Bounds of tensor_core_attention_test.cpp; lane kernels round only in float32.
   const double rounding = type == DType::bfloat16 ? 0x1p-8 : 0;
   constexpr double kFloat = 0x1p-14;
   Worst outputs;
   Worst sums;
   std::array<Worst, 3> slopes;
   const std::int64_t half = shape.rows / 2;
-  // On a device rows 65,535 and 65,536 end and begin the last but two and the last but one.
+  // Row 65,536 of a device's layout starts sample samples − 2.
   for (const std::int64_t sample :
        {std::int64_t{0}, shape.samples / 2, shape.samples - 2, shape.samples - 1}) {
     const std::int64_t base = sample * shape.rows;
@@ -930,8 +923,8 @@ TEST_F(DeviceSizes, PackedAttentionOnLanes) { check_attention(DType::float32); }
 
 // ---- vocabulary loss
 
-/// Few kinds of rows, each many times, so that the host can add up all of them: hidden row r is
-/// kind r % kKinds. Item i has clean row i and the student row as far into the second half.
+/// Repeats a few kinds of rows, so that the host can sum all: hidden row r has kind r % kKinds. The
+/// clean row of item i is in the first half, its student row in the second.
 void DeviceSizes::check_loss(DType type) {
   constexpr std::int64_t kKinds = 31;
   constexpr std::int64_t kHidden = 64;
@@ -971,7 +964,6 @@ void DeviceSizes::check_loss(DType type) {
       vocabulary_loss(*tested_, uploaded(kinds, rows, type), filled({vocabulary, kHidden}, head),
                       items, kConsistencyScale, kArScale, gradient, head_gradient);
 
-  // Logits, then log-probabilities and the expected row of the head, of each kind.
   std::vector<std::vector<double>> logs(at(kKinds), std::vector<double>(at(vocabulary)));
   std::vector<std::vector<double>> means(at(kKinds), std::vector<double>(at(kHidden)));
   for (std::int64_t token = 0; token < vocabulary; ++token) {
@@ -985,7 +977,7 @@ void DeviceSizes::check_loss(DType type) {
     }
   }
   for (std::vector<double>& log : logs) {
-    double sum = 0;  // Logits are small.
+    double sum = 0;  // logits are small: no overflow
     for (const double logit : log) {
       sum += std::exp(logit);
     }
@@ -1015,7 +1007,7 @@ void DeviceSizes::check_loss(DType type) {
   EXPECT_NEAR(found.consistency, consistency, 1e-4 * consistency);
   EXPECT_NEAR(found.autoregressive, autoregressive, 1e-5 * autoregressive);
 
-  // Gradients of logits are rounded to the elements' type before they are multiplied; |head| < 1.
+  // Logit gradients are rounded to the element type; |head| < 1.
   const double rounding = type == DType::bfloat16 ? 0x1p-8 : 1e-4;
   const double student_weight = wide(kConsistencyScale) * wide(kWeight);
   const double clean_weight = wide(kArScale) * wide(kWeight);
@@ -1029,7 +1021,7 @@ void DeviceSizes::check_loss(DType type) {
           clean
               ? clean_weight * (means[at(kind)][at(c)] - wide(head[target_of(kind) * kHidden + c]))
               : student_weight * (means[at(student_of(kind))][at(c)] - means[at(kind)][at(c)]);
-      // Σ |gradient · head| and the result are both below twice the weight.
+      // Σ |gradient · head| and the result are below twice the weight.
       const double bound = 2 * rounding * (clean ? clean_weight : student_weight);
       worst.see(wide(gradients[at(row * kHidden + c)]), expected, bound, row, c);
     }
@@ -1061,7 +1053,7 @@ void DeviceSizes::check_loss(DType type) {
                                          clean_weight * std::abs(clean * hidden));
       }
       const double expected = wide(start[token * kHidden + c]) + sum;
-      // The chunks' sums are added to the gradient one after the other.
+      // Chunks are added one after another.
       of_head.see(wide(row[at(c)]), expected,
                   rounding * magnitude + 1e-5 * (1 + std::abs(expected)), token, c);
     }
@@ -1075,8 +1067,8 @@ TEST_F(DeviceSizes, VocabularyLossOfFloat32) { check_loss(DType::float32); }
 
 // ---- decoding
 
-/// A cache of more than 2³¹ elements. All of it is NaN but for a dozen pages at its ends and around
-/// powers of two, which three slots have.
+/// A cache of more than 2³¹ elements, all NaN except for a dozen pages of three slots at its ends
+/// and around powers of two.
 void DeviceSizes::check_cache(DType type, double tolerance) {
   constexpr std::int64_t kSlotPages = 4;
   const std::int64_t heads = sized(28, 7);
@@ -1169,8 +1161,7 @@ void DeviceSizes::check_cache(DType type, double tolerance) {
 
 TEST_F(DeviceSizes, CacheOfFloat32) { check_cache(DType::float32, kTolerance); }
 
-/// Weights of keys are rounded, and so are the rotated keys, which the CPU's cache holds as they
-/// are: 2⁻⁷ of the largest output.
+/// Weights of keys and rotated keys are rounded, unlike the CPU's.
 TEST_F(DeviceSizes, CacheOfBfloat16) { check_cache(DType::bfloat16, 0x1p-7); }
 
 void DeviceSizes::check_decode_product(std::int64_t n, std::int64_t k, WeightStorage storage,
@@ -1214,7 +1205,6 @@ void DeviceSizes::check_decode_product(std::int64_t n, std::int64_t k, WeightSto
       if (rounds_rows) {
         worst.see(wide(found[at(column)]), sum + wide(own_bias), 1e-5 * magnitude, row, column);
       } else {
-        // Lanes add in ascending order.
         worst.see(wide(found[at(column)]), wide(biased ? in_order + own_bias : in_order), 0, row,
                   column);
       }
@@ -1256,7 +1246,6 @@ TEST_F(DeviceSizes, DecodeGateAndUp) {
   }
 }
 
-/// These tensors have more than 2³¹ elements.
 TEST_F(DeviceSizes, DecodeLogits) {
   for (const WeightStorage storage : kStorages) {
     check_decode_product(sized(152'064, 130), sized(16'384, 64), storage, false);
@@ -1284,7 +1273,7 @@ TEST_F(DeviceSizes, ArgmaxOfManyRows) {
     invariant_argmax(*tested_, hiddens, *packed, tokens);
     EXPECT_TRUE(std::ranges::all_of(
         tokens, [&](TokenId token) { return 0 <= token && token < vocabulary; }));
-    // If many rows were not computed, few tokens would occur.
+    // Rows that were not computed would share a token.
     EXPECT_GT(std::set<TokenId>(tokens.begin(), tokens.end()).size(), at(sized(1000, 20)));
     std::vector<Floats> lefts;
     for (const std::int64_t row : sampled) {
@@ -1306,7 +1295,7 @@ TEST_F(DeviceSizes, ArgmaxOfManyRows) {
       }
     }
     for (std::size_t i = 0; i < sampled.size(); ++i) {
-      // Logits that are nearer than rounding may change places.
+      // Logits closer than the rounding error may swap ranks.
       EXPECT_GE(chosen[i], best[i] - 1e-4) << "row " << sampled[i];
     }
   }
@@ -1315,7 +1304,7 @@ TEST_F(DeviceSizes, ArgmaxOfManyRows) {
 TEST_F(DeviceSizes, SampledTokensOfManyRows) {
   const std::int64_t rows = many_rows();
   const std::int64_t vocabulary = sized(37'888, 130);
-  // Logits, and as many candidates of top-k and top-p.
+  // logits, and top-k and top-p candidates of the same size
   if (const std::string lack = lack_of(rows * vocabulary * 8); !lack.empty()) {
     GTEST_SKIP() << lack;
   }
@@ -1356,7 +1345,7 @@ TEST_F(DeviceSizes, SampledTokensOfManyRows) {
 
 // ---- the update
 
-/// Sixteen bytes a parameter, and its rounded copy.
+/// 16 bytes a parameter, and the rounded copy.
 TEST_F(DeviceSizes, AdamWAndSumOfSquares) {
   const std::int64_t count = sized(std::int64_t{1} << 31, 4000) + 3 * period() + 77;
   if (const std::string lack = lack_of(count * 18); !lack.empty()) {
@@ -1398,7 +1387,7 @@ TEST_F(DeviceSizes, AdamWAndSumOfSquares) {
   }
 }
 
-/// The other tests rely on it.
+/// The other tests rely on these hashes.
 TEST_F(DeviceSizes, ContentHash) {
   const std::int64_t count = sized(std::int64_t{1} << 31, 4000) + 3 * period() + 77;
   if (const std::string lack = lack_of(count * 2); !lack.empty()) {

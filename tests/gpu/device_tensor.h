@@ -1,7 +1,5 @@
 #pragma once
 
-/// Tensors of the tested set, and how far they are from the CPU's.
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +25,6 @@ inline Floats random_floats(std::int64_t count, unsigned seed, float scale = 1.0
   return values;
 }
 
-/// A float32 or bfloat16 tensor's elements, wherever it is.
 inline Floats values_of(const ConstTensorView& view) {
   Floats result(static_cast<std::size_t>(view.elements()));
   if (view.dtype() == DType::float32) {
@@ -40,7 +37,6 @@ inline Floats values_of(const ConstTensorView& view) {
   return result;
 }
 
-/// A tensor on a set's device: float32, or rounded to bfloat16.
 class DeviceTensor {
  public:
   DeviceTensor(const KernelSet& kernels, MemoryAccount& account, const Floats& values, Shape shape,
@@ -67,7 +63,6 @@ class DeviceTensor {
   DType type_;
 };
 
-/// Equal bit for bit.
 inline ::testing::AssertionResult same_bits(const Floats& a, const Floats& b) {
   if (a.size() != b.size()) {
     return ::testing::AssertionFailure() << "sizes differ";
@@ -80,7 +75,7 @@ inline ::testing::AssertionResult same_bits(const Floats& a, const Floats& b) {
   return ::testing::AssertionSuccess();
 }
 
-/// Largest |a − b| over the largest |b|; huge for NaN and for different sizes.
+/// Returns max |a − b| / max |b|; huge for NaN and for different sizes.
 inline double relative_error(const Floats& a, const Floats& b) {
   if (a.size() != b.size()) {
     return 1e30;
@@ -95,8 +90,8 @@ inline double relative_error(const Floats& a, const Floats& b) {
   return worst / scale;
 }
 
-/// The same of two tensors of bfloat16, beyond the one unit in the last place that a difference
-/// before rounding can make.
+/// Like relative_error(), but forgives one bfloat16 unit in the last place, which a difference
+/// before rounding can cause.
 inline double rounded_error(const Floats& a, const Floats& b) {
   constexpr float kUnit = 1.0F / 128;
   Floats nearest = a;

@@ -1,5 +1,5 @@
-/// Device memory played by the host: tensors on Device::cuda that the emulated kernels can read.
-/// Tensors are told apart by their device alone, so a missing copy shows as a refused tensor.
+/// Plays device memory on the host. A tensor's device alone tells the two apart, so a missing copy
+/// shows as a refused tensor.
 
 #include <cstdlib>
 #include <cstring>

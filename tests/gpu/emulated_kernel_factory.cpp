@@ -1,4 +1,4 @@
-/// The program's CUDA kernels, run by the host.
+/// Makes the program's CUDA kernels run on the host.
 
 #include "model/kernels/cuda/cuda_kernel_set.h"
 #include "model/kernels/cuda/cuda_kernel_set_internal.h"

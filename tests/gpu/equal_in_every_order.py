@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""equal_in_every_order.py COMMAND FILTER: runs the chosen tests of a test program, or of what starts one ("mpirun -n 2
-PROGRAM …"), on the emulated device in several orders of its work (JFORGE_EMULATED_ORDER); the lines "digest …" that they
-print must be equal."""
+"""equal_in_every_order.py COMMAND FILTER: runs the chosen tests of COMMAND ("PROGRAM" or "mpirun -n 2 PROGRAM …") in
+several work orders of the emulated device (JFORGE_EMULATED_ORDER) and compares the printed lines "digest …"."""
 
 import os
 import shlex

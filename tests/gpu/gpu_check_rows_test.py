@@ -1,7 +1,5 @@
 #!/usr/bin/env python3
-"""The rows of launch/gpu_check.sh in a make-believe bundle, whose programs are scripts and whose devices are lines: skipped
-cases, how many devices there are, what collectives go by, what there is time for, how it ends. gpu_check_test.py has the
-real bundle."""
+"""Tests launch/gpu_check.sh in a fake bundle of scripts with fake devices. gpu_check_test.py tests the real bundle."""
 
 import contextlib
 import io
@@ -21,7 +19,7 @@ SOURCE = pathlib.Path(os.environ.get("JFORGE_SOURCE_DIR", pathlib.Path(__file__)
 sys.path.insert(0, str(SOURCE / "launch/scripts"))
 import gpu_bundle  # noqa: E402  (where it lies is known here only)
 
-# FAKE_NCCL: "yes", or why the programs go without it.
+# FAKE_NCCL: "yes", or why NCCL is not used.
 COLLECTIVES_TEST = """#!/bin/sh
 echo "device_collectives $RANKS $* $JFORGE_CUDA_LIBRARIES" >>"$NOTES"
 if [ "$FAKE_NCCL" = yes ]; then echo "[  PASSED  ] 11 tests."; exit; fi
@@ -39,12 +37,12 @@ for size in 1 16 256; do for name in all_reduce reduce_scatter all_gather; do
   echo "| $name of $size MiB, $RANKS ranks | 10 GB/s | 450 GB/s | 2.2 % |"
 done; done
 """
-# As many rows as any of them has.
+# At least as many rows as any real benchmark.
 BENCHMARK = """#!/bin/sh
 echo "$(basename "$0") ${RANKS:-alone} $LC_ALL" >>"$NOTES"
 for row in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17; do echo "| $(basename "$0") $row | 1 GB/s | 2 GB/s | 50 % |"; done
 """
-# FAKE_SANITIZER: what it says and how it ends; else it says what it was asked for, and that a case passed.
+# FAKE_SANITIZER: a command to run instead of reporting one passed case.
 SANITIZER = """#!/bin/sh
 echo "$*"
 [ -z "$FAKE_SANITIZER" ] || { eval "$FAKE_SANITIZER"; exit; }
@@ -74,7 +72,7 @@ PROGRAMS = {
     "gpu_kernel_agreement_test": "#!/bin/sh\necho 'device: A device'\n",
     "gpu_device_collectives_test": COLLECTIVES_TEST,
     "pipeline": PIPELINE,
-    # As on_device.py: first a probe, which runs no case.
+    # Like on_device.py, first a probe without cases.
     "crash": '#!/bin/sh\necho "[  PASSED  ] 0 tests."\nexit 9\n',
     "nothing": '#!/bin/sh\necho "[  PASSED  ] 0 tests."\n',
     "collectives_benchmark": COLLECTIVES_BENCHMARK,
@@ -95,7 +93,7 @@ SLICED = """GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-0)
 
 
 def heed_signals():
-    """A shell cannot trap what its starter has it ignore, as nohup does."""
+    """Undoes nohup's ignored signals, which a shell cannot trap."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
@@ -118,7 +116,7 @@ class Rows(unittest.TestCase):
         self.cuda = self.folder / "cuda"
         self.cuda.mkdir()
         (self.cuda / "libcudart.so.13").touch()
-        # No PyTorch here, whatever the machine has.
+        # Hides the machine's PyTorch.
         (self.folder / "python").mkdir()
         (self.folder / "python/torch.py").write_text("raise ImportError\n", encoding="utf-8")
 
@@ -139,7 +137,7 @@ class Rows(unittest.TestCase):
                 "GPU_CHECK_SYSTEM": str(self.folder / "system"), **variables}
 
     def check(self, devices=1, nccl=SHARED, *arguments, expected=0, **variables):
-        """The table; `notes`: what the programs noted."""
+        """Returns the table; `notes` is what the programs noted."""
         (self.folder / "notes").write_text("", encoding="utf-8")
         said = subprocess.run([self.root / "launch/gpu_check.sh", *arguments], capture_output=True, text=True, check=False,
                               cwd=self.folder, env=self.environment(devices, nccl, **variables))
@@ -189,7 +187,6 @@ class Rows(unittest.TestCase):
         self.assertIn("Not all passed", table)
 
     def test_tests_that_cannot_be_listed_end_it(self):
-        """In a build, where ctest knows them."""
         (self.root / "checks.tsv").unlink()
         build = self.root / "build/cuda-release"
         for name in ("tests/gpu", "tests/benchmarks", "launch"):
@@ -213,7 +210,6 @@ class Rows(unittest.TestCase):
         self.assert_row(table, "all_reduce of 256 MiB, 2 ranks, by NCCL", "measured", "10 GB/s")
         self.assertIn("- device: A device, driver 580.1, the first of 2\n", table)
         self.assertRegex(table, r"\nAll passed\. Without FlexAttention \(ImportError\)\.\n\Z")
-        # What the user asks of NCCL is left so.
         table = self.check(2, "yes", "--only", "collectives", NCCL_DEBUG="WARN")
         self.assert_row(table, "benchmark: collectives", "passed", r"by NCCL, [\d.]+ s")
 
@@ -228,7 +224,6 @@ class Rows(unittest.TestCase):
         self.checks('trainer\t60\tRANKS=2 "$ROOT"/bin/collectives_benchmark; echo "[  PASSED  ] 3 tests."')
         self.assert_row(self.check(2, ABSENT, "--only", "tests", expected=1), "test: trainer",
                         "**failed: 2 devices, no NCCL**", rf"3 cases, [\d.]+ s; by MPI: {ABSENT}; get .*")
-        # Four ranks of a pipeline on two devices share them.
         self.checks('trainer\t60\tFAKE_NCCL="ranks 0 and 2 share a device" RANKS=4 "$ROOT"/bin/collectives_benchmark; '
                     'echo "[  PASSED  ] 3 tests."')
         self.assert_row(self.check(2, "yes", "--only", "tests"), "test: trainer", "passed", r"3 cases, [\d.]+ s")
@@ -267,7 +262,7 @@ class Rows(unittest.TestCase):
             self.check(listed, "yes", "--only", "collectives")
             self.assertRegex(self.notes, r"(?m)^benchmark 3$")
 
-    # What is chosen, and what there is time for.
+    # Selection of rows and time limits.
 
     def rows(self, table):
         return re.findall(r"(?m)^\| ([^|]+?) \|", table)[2:]
@@ -314,10 +309,10 @@ class Rows(unittest.TestCase):
         self.assert_row(table, "test: killed", "**failed (137)**", r"[\d.]+ s")
         self.assert_row(table, "test: slow", "**timed out**", r"[\d.]+ s")
 
-    # How it ends.
+    # Endings.
 
     def expect_ended(self, process):
-        """Nobody may have asked yet how it ended, and a kill takes effect when the machine has time for it."""
+        """Waits for the end: the process may not be reaped yet."""
         status = pathlib.Path("/proc", process.strip(), "status")
         patience = time.monotonic() + 20
         try:
@@ -328,7 +323,7 @@ class Rows(unittest.TestCase):
             pass
 
     def test_a_signal_ends_what_runs_and_leaves_the_table(self):
-        """Also a program in a session of its own."""
+        """Includes a program in a session of its own."""
         self.checks('first\t60\techo "[  PASSED  ] 1 test."',
                     'endless\t60\techo "| a figure | 1 | 2 | 3 |"; setsid sleep 1234 & echo $! >>"$NOTES"; sleep 1234')
         for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)):
@@ -341,7 +336,6 @@ class Rows(unittest.TestCase):
                 while not re.fullmatch(r"\d+\n", notes.read_text(encoding="utf-8")):
                     self.assertIsNone(running.poll())
                     time.sleep(0.05)
-                # Before anything has ended it, what is done is there.
                 table = (self.folder / "gpu_check.md").read_text(encoding="utf-8")
                 self.assert_row(table, "test: first", "passed", "1 cases, .*")
                 self.assertIn("\nNot finished.", table)
@@ -360,7 +354,7 @@ class Rows(unittest.TestCase):
         self.check(1, SHARED, "--only", "tests")
         self.expect_ended(self.notes)
 
-    # What programs say.
+    # Output of programs.
 
     def test_coloured_output_is_read(self):
         self.checks("coloured\t60\tprintf '\\033[0;32m%s\\033[m%s\\n' '[  PASSED  ] ' '2 tests.' "
@@ -384,7 +378,7 @@ class Rows(unittest.TestCase):
         self.assert_row(self.check(1, SHARED, "--only", "tests"), "memory of training", "measured", "9 MB")
 
     def test_flex_attentions_own_trouble_is_no_failure(self):
-        """There is none; it is of an older PyTorch; what measures it fails."""
+        """PyTorch may be missing or too old, or the measuring script may fail."""
         modules = ("import sys, types\nfor name in ('nn', 'nn.attention', {}):\n"
                    "    sys.modules['torch.' + name] = types.ModuleType(name)\n")
         there = modules.format("'nn.attention.flex_attention'") + (
@@ -406,7 +400,6 @@ class Rows(unittest.TestCase):
             self.assertIn(f"Without compute-sanitizer (unusable: {why}).", table)
             self.assertEqual(["compute-sanitizer"], self.rows(table))
             self.assertIn("All passed but 2", self.check(1, SHARED, "--only", "tests,sanitizer", FAKE_SANITIZER=said))
-        # What it finds is a failure.
         table = self.check(1, SHARED, "--only", "sanitizer", expected=1, FAKE_SANITIZER="exit 9")
         self.assert_row(table, "compute-sanitizer: racecheck_gpu_model_agreement_test", "**failed (9)**", r"[\d.]+ s")
 
@@ -427,7 +420,7 @@ class Rows(unittest.TestCase):
         self.assert_row(table, "compute-sanitizer", "not on this machine", "")
         self.assertIn("Without compute-sanitizer (not on this machine).", table)
 
-    # What a job or a user leaves in the environment.
+    # Environments of jobs and users.
 
     def test_the_environment_of_a_job_is_not_passed_on(self):
         self.checks('asked\t60\tenv | grep -cE "^(SLURM|PMI|PMIX|OMPI)_" >>"$NOTES"; echo "[  PASSED  ] 1 test."')
@@ -452,10 +445,10 @@ class Rows(unittest.TestCase):
         self.assertTrue(told(1, "Exclusive_Process"))
         self.assertFalse(told(2, "Exclusive_Process") or told(1, "Default"))
 
-    # What a machine lacks.
+    # Missing requirements.
 
     def refused(self, *arguments, expected=4, **variables):
-        """The only line that it says."""
+        """Returns the only line that it prints."""
         self.assertEqual("", self.check(1, SHARED, *arguments, expected=expected, **variables))
         self.assertRegex(self.said, r"\Agpu_check\.sh: [^\n]+\n\Z")
         return self.said

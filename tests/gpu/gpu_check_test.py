@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""launch/gpu_check.sh and its bundle where no GPU is: packed, unpacked elsewhere and started in an empty environment, it has
-every library that it needs, says that there is no GPU, and its own table is right on the emulated device."""
+"""Tests launch/gpu_check.sh and its bundle without a GPU: unpacked elsewhere and started in an empty environment, it
+has all libraries, reports that there is no GPU, and prints a correct table on the emulated device."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ import gpu_bundle  # noqa: E402  (where it lies is known here only)
 NO_GPU, MISSING = 77, 4
 BWRAP = shutil.which("bwrap") and subprocess.run(["bwrap", "--dev-bind", "/", "/", "true"], check=False).returncode == 0
 
-# What flex_attention.py takes of PyTorch; whatever it measures takes a second.
+# The parts of PyTorch that flex_attention.py uses; every measurement takes one second.
 TORCH = {
     "__init__.py": """import contextlib, itertools, os, time, types
 time.perf_counter = itertools.count().__next__
@@ -42,7 +42,7 @@ cuda = types.SimpleNamespace(is_available=lambda: "NO_CUDA" not in os.environ, g
     "_functorch/config.py": "",
     "nn/attention/flex_attention.py": "flex_attention = create_block_mask = lambda *_, **__: None",
 }
-# Lists the cases, whose number it says; at first it is only asked whether it works.
+# Reports the number of cases, or just that it works.
 SANITIZER = """#!/bin/sh
 while [ "$1" != 9 ]; do shift; done
 shift
@@ -50,7 +50,7 @@ shift
 cat "$0.cases"
 echo "[  PASSED  ] $(grep -c . "$0.cases") tests."
 """
-# As many rows as any of them has.
+# At least as many rows as any real benchmark.
 FIGURES = """#!/bin/sh
 for row in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17; do echo "| figure $row | 1 GB/s | 2 GB/s | 50 % |"; done
 """
@@ -68,7 +68,6 @@ class Bundle(unittest.TestCase):
         if cls.packing.returncode != 0:
             raise AssertionError(cls.packing.stdout + cls.packing.stderr)
         cls.mib = packed.stat().st_size / 2**20
-        # A folder whose name needs quoting.
         place = folder / "else where"
         place.mkdir()
         subprocess.run(["tar", "xf", packed, "-C", place], check=True)
@@ -92,7 +91,6 @@ class Bundle(unittest.TestCase):
 
     @contextlib.contextmanager
     def programs(self, texts):
-        """Other programs in the place of the bundle's."""
         away = {}
         for name, text in texts.items():
             program = self.root / "libexec" / name
@@ -187,7 +185,7 @@ class Bundle(unittest.TestCase):
                     r"trajectories, .* parallel, weights bfloat16_arithmetic, .* \| measured \| .* \| unknown, target 45 % \|",
                     r"trajectories, .* parallel, weights bfloat16, .* \| measured \| "):
             self.assertRegex(said.stdout, rf"(?m)^\| {row}")
-        # The same rows and pairs by both programs' counting; figures are rounded before they are divided.
+        # Figures are rounded before the division.
         shape = r"forward, 144 rows, \d+ pairs, heads 4/2 of 64, bfloat16"
         own, other, ratio = re.search(rf"(?m)^\| packed attention against FlexAttention, {shape} \| measured \| (\S+) TFLOP/s "
                                       r"\| FlexAttention (\S+) TFLOP/s, target 1\.2 at least \| (\S+) \|$", said.stdout).groups()
@@ -247,7 +245,6 @@ class Bundle(unittest.TestCase):
     @unittest.skipUnless(BWRAP, "bwrap is not here, or may not hide anything")
     @unittest.skipIf(pathlib.Path("/dev/nvidiactl").exists(), "there may be a GPU here")
     def test_a_driver_that_does_not_work_is_a_failure(self):
-        """Of every test program; without a driver it is skipped."""
         probe = [BUILD / "tests/gpu/gpu_kernel_agreement_test", "--gtest_filter=-*"]
         for driver, code, why in (((), NO_GPU, "skipped: no CUDA device here"),
                                   (("--ro-bind", "/dev/null", "/dev/nvidiactl"), 1, "no CUDA device can be used: .*driver")):
@@ -258,7 +255,6 @@ class Bundle(unittest.TestCase):
 
     @unittest.skipUnless(BWRAP, "bwrap is not here, or may not hide anything")
     def test_each_check_finds_what_it_reads_without_the_source_tree(self):
-        """Some cases of each, on the emulated device, where neither sources nor build are to be seen."""
         filters = {"gpu_kernel_agreement_test": "*.RmsNorm", "gpu_tensor_core_attention_test": "*.PlansReach*",
                    "gpu_model_agreement_test": "Plans*", "gpu_golden_test": "*/gqa_untied",
                    "gpu_quickstart_equality_test": "QuickstartAnswers.*", "gpu_sharded_adamw_test.ranks2": "*TakesTheBytes*",
@@ -273,7 +269,7 @@ class Bundle(unittest.TestCase):
                      "JFORGE_QUICKSTART_PROBLEMS": "1", "OMP_WAIT_POLICY": "passive"}
         for line in (self.root / "checks.tsv").read_text(encoding="utf-8").splitlines():
             name, _, command = line.split("\t")
-            if name == "gpu_memory_plan_test.ranks2":  # It reads nothing, and each of its cases takes long.
+            if name == "gpu_memory_plan_test.ranks2":  # reads no file, and takes long
                 continue
             with self.subTest(name):
                 command = re.sub(*cases.get(name, ("$", "")), command, count=1)

@@ -1,6 +1,5 @@
-/// Entry of every test that needs a CUDA device, whose name it prints. Where there is neither a
-/// device nor a driver it says so and returns what ctest counts as skipped; with JFORGE_REQUIRE_GPU
-/// set that is a failure, and so is always a device or driver that does not work.
+/// Entry of tests that need a CUDA device. Without device and driver they are skipped, or fail if
+/// JFORGE_REQUIRE_GPU is set; a broken device or driver is always a failure.
 
 #include <gtest/gtest.h>
 

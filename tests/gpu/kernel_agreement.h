@@ -1,6 +1,6 @@
 #pragma once
 
-/// What the agreement tests share: the tested KernelSet beside the CPU's on the same inputs.
+/// Fixture that compares the tested KernelSet with the CPU's.
 
 #include <gtest/gtest.h>
 
@@ -14,18 +14,16 @@
 #include "tests/support/tested_kernel_set.h"
 
 namespace jforge::test {
-/// Sums of up to a few hundred terms in another order, and exp to a few units in the last place.
+/// Allows for another order of a few hundred summands and a few units in the last place of exp.
 inline constexpr double kTolerance = 5e-6;
 
-/// Of weights and activations.
+/// of weights and activations
 inline constexpr DType kElementTypes[] = {DType::float32, DType::bfloat16};
 
 class KernelAgreement : public ::testing::Test {
  protected:
   void TearDown() override { EXPECT_EQ(account_.live_bytes(), 0U); }
 
-  /// Runs `work(kernels, tensor maker)` on both sets and returns the tensors that it names, of the
-  /// tested set and of the CPU.
   struct Results {
     std::vector<Floats> tested;
     std::vector<Floats> reference;
@@ -41,7 +39,7 @@ class KernelAgreement : public ::testing::Test {
     TensorView random(Shape shape, unsigned seed, DType type = DType::float32) {
       return (*this)(random_floats(shape.elements(), seed), shape, type);
     }
-    /// Filled with a value that no kernel leaves behind by chance.
+    /// Filled with a value that no kernel leaves by chance.
     TensorView blank(Shape shape, DType type = DType::float32) {
       return (*this)(Floats(static_cast<std::size_t>(shape.elements()), -77.0F), shape, type);
     }
@@ -72,7 +70,7 @@ class KernelAgreement : public ::testing::Test {
     }
     return results;
   }
-  /// Before rounding, where the result is bfloat16.
+  /// `tolerance` applies before a bfloat16 result is rounded.
   void expect_close(const Work& work, double tolerance = kTolerance) {
     const Results results = run(work);
     for (std::size_t i = 0; i < results.reference.size(); ++i) {
@@ -100,8 +98,8 @@ inline std::vector<TokenId> tokens_of(std::int64_t count, TokenId vocabulary, un
   }
   return tokens;
 }
-/// Two samples: the first with clean rows 0–49 and noisy rows in three runs that see prefixes of
-/// them, the second plain causal.
+/// Two samples: clean rows 0–49 with three noisy runs that see prefixes of them, and a plain causal
+/// one.
 inline PackedLayout layout_with_prefixes() {
   PackedLayout layout;
   layout.num_rows = 170;

@@ -1,6 +1,5 @@
-/// Every function of the tested KernelSet against the CPU's on random inputs: equal bits where both
-/// do the same operations in the same order, else within the rounding of float32 sums. Decoding's
-/// are in decode_kernel_agreement_test.cpp.
+/// Compares every function of the tested KernelSet with the CPU's: equal bits if both do the same
+/// operations in the same order, else within the rounding of float32 sums.
 
 #include "tests/gpu/kernel_agreement.h"
 
@@ -36,13 +35,13 @@ TEST_F(KernelAgreement, ConvertCopiesFloat32) {
   });
 }
 
-/// Every kind of number, and ties to round.
 TEST_F(KernelAgreement, ConvertRoundsAndWidens) {
   Floats values = {0.0F,    -0.0F,    1.00390625F, 1.01171875F,
                    3.4e38F, -3.4e38F, 1e-40F,      std::numeric_limits<float>::infinity()};
   const Floats random = random_floats(992, 2, 1e3F);
   values.insert(values.end(), random.begin(), random.end());
-  values[77] = std::bit_cast<float>(0x7F800001U);  // Rounding its bits would give infinity.
+  values[77] = std::bit_cast<float>(0x7F800001U);  // NaN; plain rounding of its bits would give
+                                                   // infinity.
   expect_same_bits([&](Tensors& t) -> std::vector<TensorView> {
     const TensorView rounded = t.blank({1000}, DType::bfloat16);
     t.kernels.convert(t(values, {1000}), rounded);
@@ -57,7 +56,7 @@ TEST_F(KernelAgreement, ConvertRoundsAndWidens) {
 // ---- row-wise
 
 TEST_F(KernelAgreement, Embedding) {
-  const auto tokens = tokens_of(300, 19, 1);  // Every token many times.
+  const auto tokens = tokens_of(300, 19, 1);
   for (const DType type : kElementTypes) {
     expect_same_bits([&](Tensors& t) -> std::vector<TensorView> {
       const TensorView table = t.random({19, 70}, 2, type);
@@ -74,11 +73,11 @@ TEST_F(KernelAgreement, Embedding) {
 
 TEST_F(KernelAgreement, RmsNorm) {
   for (const std::int64_t columns : {1, 24, 130, 896}) {
-    const std::int64_t rows = 261;  // More than one run of the column sums.
+    const std::int64_t rows = 261;  // more than one run of the column sums
     const Floats x = random_floats(rows * columns, 5, 3.0F);
     for (const DType type : kElementTypes) {
       if (type == DType::bfloat16 && columns > 130) {
-        continue;  // The same arithmetic: time.
+        continue;  // the same arithmetic; saves time
       }
       // The residual stream stays float32 beside bfloat16 branches.
       for (const DType stream : {type, DType::float32}) {
@@ -104,7 +103,7 @@ TEST_F(KernelAgreement, RmsNorm) {
 TEST_F(KernelAgreement, RotaryAndItsInverse) {
   std::vector<std::int32_t> positions(33);
   std::iota(positions.begin(), positions.end(), 0);
-  positions[7] = 1500;  // The table grows.
+  positions[7] = 1500;  // forces the table to grow
   const Floats x = random_floats(33 * 3 * 10, 10);
   for (const DType type : kElementTypes) {
     expect_close([&](Tensors& t) -> std::vector<TensorView> {
@@ -123,7 +122,6 @@ TEST_F(KernelAgreement, RotaryAndItsInverse) {
   }
 }
 
-/// One pass has the bits of two, on every set.
 TEST_F(KernelAgreement, AddAndNormInOnePass) {
   for (const std::int64_t columns : {1, 130, 576}) {
     const Shape shape{19, columns};
@@ -133,7 +131,7 @@ TEST_F(KernelAgreement, AddAndNormInOnePass) {
           const TensorView weight = t.random({columns}, 16, type);
           const TensorView stream = t.random(shape, 17, stream_type);
           const TensorView inverse = t.blank({19});
-          const TensorView y = t.random(shape, 18, type);  // What is added lies where y goes.
+          const TensorView y = t.random(shape, 18, type);  // the addend shares memory with y
           t.kernels.add_rms_norm(y, stream, weight, 1e-6F, y, inverse);
           const TensorView sum = t.random(shape, 17, stream_type);
           const TensorView expected_inverse = t.blank({19});
@@ -180,8 +178,7 @@ TEST_F(KernelAgreement, RotaryOfQueriesAndKeysAtOnce) {
   }
 }
 
-/// Rows of whole words that do not begin where one may, and rows that are none: the same bits one
-/// by one.
+/// Unaligned rows are read element by element.
 TEST_F(KernelAgreement, AlignmentChangesNoBit) {
   constexpr std::int64_t kRows = 5;
   constexpr std::int64_t kColumns = 64;
@@ -222,7 +219,7 @@ TEST_F(KernelAgreement, AlignmentChangesNoBit) {
     t.kernels.add(rows, sum);
     const TensorView converted = made(shape, DType::bfloat16);
     t.kernels.convert(sum, converted);
-    // A library may compute with matrices of another alignment in another way; not so the bias.
+    // Only the bias is unaligned: a library may compute unaligned matrices differently.
     const TensorView product = t.blank({kRows, 24}, type);
     t.kernels.linear(t.random(shape, 41, type), t.random({24, kColumns}, 42, type),
                      made({24}, type), product);
@@ -279,8 +276,7 @@ struct ProductCase {
   DType operands, result;
   std::int64_t m, n, k;
 };
-/// Every mixture of types, odd sizes that align nothing, sums over nothing, and of a depth that a
-/// library may cut.
+/// Covers every mix of types, unaligned sizes, empty sums, and a depth that a library may split.
 constexpr ProductCase kProducts[] = {
     {DType::float32, DType::float32, 150, 37, 53}, {DType::bfloat16, DType::bfloat16, 150, 37, 53},
     {DType::bfloat16, DType::float32, 24, 64, 48}, {DType::bfloat16, DType::float32, 1, 17, 1},
@@ -304,8 +300,8 @@ TEST_F(KernelAgreement, LinearForwardAndBackward) {
       t.kernels.linear(x, weight, t.random({matrix[0]}, 22, type), with_bias);
       const TensorView dy = t.random(output, 23, type);
       const TensorView written = t.blank(input, to);
-      // cuBLAS rounds a product before it adds it to a bfloat16 value: a unit of the larger one,
-      // which is to be the result.
+      // cuBLAS rounds a product before it adds it to a bfloat16 value, an error of one unit of the
+      // larger value. The addend is made the larger one.
       Floats large = random_floats(input.elements(), 24);
       std::ranges::for_each(large, [](float& value) { value += value < 0 ? -32.0F : 32.0F; });
       const TensorView added = t(large, input, to);
@@ -356,9 +352,9 @@ TEST_F(KernelAgreement, PackedAttentionForwardAndBackward) {
     const Shape key{rows, key_heads, dim};
     for (const DType type : kElementTypes) {
       if (type == DType::bfloat16 && heads * dim > 80) {
-        continue;  // The same arithmetic: time.
+        continue;  // the same arithmetic; saves time
       }
-      // Both sets' backward takes the same output: a rounding that differs is no difference there.
+      // Both sets' backward take the same output, so that its rounding does not count.
       Floats output;
       Floats log_sum_exp;
       expect_close(
@@ -388,7 +384,7 @@ TEST_F(KernelAgreement, PackedAttentionForwardAndBackward) {
   }
 }
 
-/// A poisoned row must not reach rows that do not see it, not even multiplied by zero.
+/// Not even multiplied by zero.
 TEST_F(KernelAgreement, WhatARowDoesNotSeeIsNeverRead) {
   const PackedLayout layout = layout_with_prefixes();
   const std::int64_t rows = layout.num_rows;
@@ -396,7 +392,7 @@ TEST_F(KernelAgreement, WhatARowDoesNotSeeIsNeverRead) {
   const Shape key{rows, 1, 8};
   Floats k = random_floats(key.elements(), 41);
   Floats v = random_floats(key.elements(), 42);
-  const std::int64_t poisoned = 49;  // The last clean row: seen by itself and by rows 97–119.
+  const std::int64_t poisoned = 49;  // the last clean row: seen by itself and by rows 97–119
   for (std::int64_t d = 0; d < 8; ++d) {
     k[static_cast<std::size_t>(poisoned * 8 + d)] = std::numeric_limits<float>::quiet_NaN();
     v[static_cast<std::size_t>(poisoned * 8 + d)] = std::numeric_limits<float>::quiet_NaN();
@@ -441,22 +437,22 @@ std::vector<LossItem> random_items(std::int64_t rows, TokenId vocabulary) {
     }
     items.push_back(item);
     if (row % 7 == 3) {
-      items.push_back(item);  // Rows that occur twice, whose gradients add up.
+      items.push_back(item);  // duplicate rows
     }
   }
   return items;
 }
 
 struct LossCase {
-  DType type;      ///< Of hidden states and head.
-  DType gradient;  ///< Of the hidden states' gradient.
+  DType type;      ///< of hidden states and head
+  DType gradient;  ///< of the hidden states' gradient
   float consistency_scale;
   bool separate_teacher;
   double tolerance;
   ArLoss ar_loss = ArLoss::cross_entropy;
 };
-/// With bfloat16 the gradients of the logits are rounded before the products of backward: one that
-/// rounds the other way shows in a sum over rows by 2⁻⁹ of its part.
+/// Logit gradients are rounded to bfloat16: one that rounds the other way changes a sum by 2⁻⁹ of
+/// its part.
 constexpr LossCase kLosses[] = {
     {DType::float32, DType::float32, 0.7F, false, 2e-5},
     {DType::float32, DType::float32, 0.0F, false, 2e-5},
@@ -468,7 +464,7 @@ constexpr LossCase kLosses[] = {
     {DType::bfloat16, DType::bfloat16, 0.0F, true, 5e-4, ArLoss::distillation}};
 
 TEST_F(KernelAgreement, VocabularyLoss) {
-  const std::int64_t rows = 2400;  // More gathered rows than a chunk takes.
+  const std::int64_t rows = 2400;  // more gathered rows than a chunk takes
   const std::int64_t c = 12;
   const std::int64_t v = 300;
   for (const LossCase& loss : kLosses) {
@@ -527,14 +523,14 @@ TEST_F(KernelAgreement, SumOfSquares) {
   }
 }
 
-/// Nothing, less than a block of the hash, whole blocks, and one element more; float32 from any
-/// element on, bfloat16 at addresses that are no multiple of a word.
+/// Empty, partial and whole hash blocks; float32 at any element, bfloat16 also at unaligned
+/// addresses.
 TEST_F(KernelAgreement, ContentHash) {
   for (const DType type : kElementTypes) {
     for (const std::int64_t count : {0, 1, 5000, 16384, 32768, 300001}) {
       for (const std::int64_t first : {0, 1, 2}) {
         if (count == 300001 && first > 0) {
-          continue;  // Many blocks: time.
+          continue;  // many blocks; saves time
         }
         std::vector<std::uint64_t> hashes;
         static_cast<void>(run([&](Tensors& t) -> std::vector<TensorView> {
@@ -548,7 +544,7 @@ TEST_F(KernelAgreement, ContentHash) {
   }
 }
 
-/// One launch's parts, and more than it takes; parts of several blocks.
+/// One launch's parts and more; parts of several blocks.
 TEST_F(KernelAgreement, ContentHashOfParts) {
   for (const auto& [parts, size] : {std::pair<std::int64_t, std::int64_t>{1, 300},
                                     {16, 300},
@@ -576,7 +572,7 @@ TEST_F(KernelAgreement, ContentHashOfParts) {
 }
 
 TEST_F(KernelAgreement, AdamWWithItsCopyAndHashes) {
-  // Of 12000 the float32 parts are two blocks of the hash, the copy is one.
+  // 12000: the float32 parts fill two hash blocks, the copy one.
   for (const std::int64_t count : {7, 12000, 20011, 32768}) {
     for (const bool decay : {true, false}) {
       std::vector<std::vector<std::int64_t>> hashes;
@@ -610,7 +606,6 @@ TEST_F(KernelAgreement, AdamWWithItsCopyAndHashes) {
   }
 }
 
-/// The same call twice gives the same bits, whatever ran before it.
 TEST_F(KernelAgreement, TrainingRepeats) {
   const PackedLayout layout = layout_with_prefixes();
   const std::int64_t rows = layout.num_rows;
@@ -641,8 +636,7 @@ TEST_F(KernelAgreement, TrainingRepeats) {
 }
 
 #if !defined(JFORGE_EMULATED_DEVICE)
-/// How often it was asked how to compute a product. The emulated cuBLASLt counts; nothing else
-/// does.
+/// Counts requests for algorithms; only the emulated cuBLASLt does.
 std::optional<std::uint64_t> algorithms_asked() {
   using Count = std::uint64_t (*)();
   const auto asked =
@@ -650,8 +644,7 @@ std::optional<std::uint64_t> algorithms_asked() {
   return asked == nullptr ? std::nullopt : std::optional(asked());
 }
 
-/// Blocks as large as a device's shared memory has room for: an A100's and that of sm_86 and sm_89
-/// give the same bits. Where both are emulated.
+/// An A100's shared memory and that of sm_86 and sm_89. Needs the emulated device.
 TEST_F(KernelAgreement, AttentionOfSmallerTilesHasTheSameBits) {
   if (!algorithms_asked()) {
     GTEST_SKIP() << "a real device has the memory that it has";
@@ -687,7 +680,6 @@ TEST_F(KernelAgreement, AttentionOfSmallerTilesHasTheSameBits) {
   }
 }
 
-/// How a product is computed is asked once.
 TEST_F(KernelAgreement, WarmProductsAskForNoAlgorithm) {
   static_cast<void>(run_on(*tested_, [&](Tensors& t) -> std::vector<TensorView> {
     const TensorView x = t.random({32, 64}, 1, DType::bfloat16);
@@ -709,10 +701,10 @@ TEST_F(KernelAgreement, WarmProductsAskForNoAlgorithm) {
   }));
 }
 
-/// Batches of days have any number of rows: what was not used for longest is asked for again.
+/// Training meets any number of row counts, so the least recently used plan is dropped.
 TEST_F(KernelAgreement, ProductsOfAnyNumberOfShapesTakeBoundedMemory) {
   static_cast<void>(run_on(*tested_, [&](Tensors& t) -> std::vector<TensorView> {
-    constexpr std::int64_t kShapes = 4096 + 100;  // CudaProducts::kMostPlans, and more.
+    constexpr std::int64_t kShapes = 4096 + 100;  // more than CudaProducts::kMostPlans
     const TensorView x = t.random({kShapes, 1}, 1);
     const TensorView y = t.blank({kShapes, 1});
     const TensorView weight = t.random({1, 1}, 2);
@@ -734,7 +726,7 @@ TEST_F(KernelAgreement, ProductsOfAnyNumberOfShapesTakeBoundedMemory) {
 }
 #endif
 
-/// Buffers are zeroed, copied and freed beside the kernels' queue: none may come too early.
+/// Buffers are zeroed, copied and freed outside the kernels' queue.
 TEST_F(KernelAgreement, MemoryKeepsItsOrderWithKernels) {
   constexpr std::int64_t kCount = 100000;
   const Floats ones(kCount, 1.0F);
@@ -745,10 +737,10 @@ TEST_F(KernelAgreement, MemoryKeepsItsOrderWithKernels) {
       for (int k = 0; k < 3; ++k) {
         const DeviceTensor added(t.kernels, account_, ones, {kCount});
         t.kernels.add(added.view(), sum);
-      }  // Freed while the kernel may still have to run.
+      }  // freed while the kernel may still have to run
       EXPECT_EQ(values_of(sum), Floats(kCount, 3.0F));
     }
-    // A free orders what follows; here there is none.
+    // Without a free, which would order the work after it.
     const TensorView added = t(ones, {kCount});
     for (int i = 0; i < 2; ++i) {
       zero_tensor(sum);
@@ -773,7 +765,7 @@ TEST_F(KernelAgreement, OutOfMemorySaysWhatAskedAndWhatHoldsTheRest) {
   }
 }
 
-/// Logits, work space and index data among them: what takes gigabytes of a large model.
+/// Logits, work space and index data take gigabytes of a large model.
 TEST_F(KernelAgreement, OutOfMemoryNamesWhatTheKernelsHold) {
   static_cast<void>(run_on(*tested_, [&](Tensors& t) -> std::vector<TensorView> {
     const std::vector<LossItem> items = random_items(40, 30);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""kernel_resources.py PROGRAM LIMITS ARCHITECTURE…: what ptxas made of each kernel in PROGRAM, read from the machine code and
-PTX that the program carries, against the table LIMITS (kernel_resources.md). Prints a table and then one line per breach;
-exits 1 when there is any. Needs no tool of the CUDA toolkit and no device."""
+"""kernel_resources.py PROGRAM LIMITS ARCHITECTURE…: reads the resource use of each kernel from the machine code and PTX
+in PROGRAM. Prints a table, then a line for each breach of the table LIMITS (kernel_resources.md); exits 1 if there is
+any. Needs neither the CUDA toolkit nor a device."""
 
 import argparse
 import collections
@@ -18,13 +18,13 @@ FATBIN_MAGIC = 0xBA55ED50
 PTX, MACHINE_CODE = 1, 2
 # Attributes of .nv.info: registers of a kernel, bytes of a thread's stack frame (spills included).
 REGISTER_COUNT, FRAME_SIZE = 0x2F, 0x11
-# From sm_90 on ptxas counts what the system takes of a block's shared memory.
+# From sm_90 on ptxas counts the system's part of a block's shared memory.
 SYSTEM_SHARED = {90: 1024}
-# The low 12 bits of an instruction: what mma.sync of 16-bit elements becomes, on sm_80 and sm_90.
+# The low 12 bits of mma.sync's instruction for 16-bit elements.
 HMMA = 0x23C
-# Stands for every architecture that a limit does not name.
+# Any architecture that a limit does not name.
 ANY = 0
-# Registers of a multiprocessor, a warp's smallest share of them, most warps: sm_80 and sm_90.
+# Of a multiprocessor of sm_80 and sm_90; a warp's registers are allocated in units.
 REGISTERS, WARP_REGISTERS, MOST_WARPS = 65536, 256, 64
 
 
@@ -32,18 +32,19 @@ REGISTERS, WARP_REGISTERS, MOST_WARPS = 65536, 256, 64
 class Kernel:
     registers: int = 0
     shared: int = 0  # static, bytes of a block
-    local: int = 0  # stack frame of a thread, bytes: arrays that are not in registers, and spills
+    local: int = 0  # a thread's stack frame, bytes: arrays that are not in registers, and spills
     tensor: int = 0  # HMMA instructions
 
     @property
     def warps(self):
-        """Of a multiprocessor, as far as registers allow; the four schedulers share them evenly."""
+        """Returns the warps of a multiprocessor that registers allow; its four schedulers share them evenly."""
         of_warp = math.ceil(max(1, self.registers) * 32 / WARP_REGISTERS) * WARP_REGISTERS
         return min(MOST_WARPS, REGISTERS // of_warp // 4 * 4)
 
 
 def sections(elf):
-    """(name, section header, content) of a 64-bit little-endian ELF file. Header: sh_type is [1], sh_size [5]."""
+    """Yields (name, section header, content) of a 64-bit little-endian ELF file; header[1] is sh_type, header[5]
+    sh_size."""
     if elf[:6] != b"\x7fELF\x02\x01":
         raise ValueError("not a 64-bit ELF file")
     start, = struct.unpack_from("<Q", elf, 0x28)
@@ -57,7 +58,7 @@ def sections(elf):
 
 
 def images(program):
-    """(PTX or MACHINE_CODE, architecture, content) of everything for a device in a program, library or object."""
+    """Yields (PTX or MACHINE_CODE, architecture, content) of all device code."""
     for name, _, content in sections(program):
         if name != ".nv_fatbin":
             continue
@@ -81,7 +82,7 @@ def images(program):
 
 
 def info_words(content):
-    """(attribute, two 32-bit words) of an .nv.info section, the attributes that have them."""
+    """Yields (attribute, two 32-bit words) of an .nv.info section."""
     at = 0
     with_size = 4
     while at + 4 <= len(content):
@@ -94,7 +95,7 @@ def info_words(content):
 
 
 def machine_kernels(cubin, architecture):
-    """{mangled name: Kernel} of one source's machine code."""
+    """Returns {mangled name: Kernel} of one source's machine code."""
     found = {name: (header, content) for name, header, content in sections(cubin)}
     symbols, strings = found[".symtab"][1], found[".strtab"][1]
 
@@ -120,7 +121,7 @@ def machine_kernels(cubin, architecture):
 
 
 def ptx_kernels(ptx):
-    """{mangled name: PTX of its body}."""
+    """Returns {mangled name: PTX of its body}."""
     text = ptx.rstrip(b"\0").decode()
     starts = list(re.finditer(r"^\s*(?:\.visible |\.weak )?\.(entry|func)\b[^(]*?(\w+)\s*\(", text, re.M))
     ends = [match.start() for match in starts[1:]] + [len(text)]
@@ -128,7 +129,7 @@ def ptx_kernels(ptx):
 
 
 def short_names(mangled):
-    """{mangled: name without namespaces and arguments}; a body stands for the one kernel that runs bodies."""
+    """Returns {mangled: name without namespaces and arguments}; run_body<Body> is named Body."""
     mangled = sorted(mangled)
     shown = subprocess.run(["c++filt"], input="\n".join(mangled), capture_output=True, text=True, check=True).stdout
     result = {}
@@ -143,7 +144,7 @@ def short_names(mangled):
 
 
 def kernels_of(program):
-    """({architecture: {name: Kernel}}, {name: PTX}). Kernels of one name in several sources count as the larger one."""
+    """Returns ({architecture: {name: Kernel}}, {name: PTX}); of kernels with the same name, the larger one counts."""
     code, texts = collections.defaultdict(dict), {}
     for kind, architecture, body in images(program):
         if kind == PTX:
@@ -168,9 +169,8 @@ def kernels_of(program):
 
 @dataclasses.dataclass
 class Limit:
-    """Of the kernels whose names fit a pattern."""
     pattern: str
-    registers: dict  # by architecture; ANY: of those without their own
+    registers: dict  # by architecture; ANY for the others
     shared: int
     local: int
     instructions: list
@@ -180,8 +180,7 @@ class Limit:
 
 
 def read_limits(text):
-    """Rows of the table: patterns, registers, shared, local, instructions. Several numbers of registers are for the
-    architectures that the header names, in its order."""
+    """Reads the table; several register counts in a row are for the header's architectures, in order."""
     limits, architectures = [], []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
@@ -197,7 +196,6 @@ def read_limits(text):
 
 
 def breaches(code, texts, limits, architectures):
-    """One line for each thing that does not hold."""
     for architecture in architectures:
         if architecture not in code:
             yield f"no machine code for sm_{architecture}"
@@ -228,7 +226,7 @@ def breaches(code, texts, limits, architectures):
 
 
 def table(code):
-    """Markdown: a line per kernel, per architecture registers, warps that they allow, shared, local, HMMA."""
+    """Returns a Markdown table with a line per kernel."""
     architectures = sorted(code)
     lines = ["| kernel | " + " | ".join(f"sm_{a}: registers | warps | shared | local | HMMA" for a in architectures) + " |",
              "| --- |" + " --- | --- | --- | --- | --- |" * len(architectures)]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The reader of device code says what ptxas says, and the check of limits finds each kind of breach."""
+"""The reader of device code agrees with ptxas, and each kind of breach is found."""
 
 import os
 import pathlib
@@ -10,7 +10,7 @@ import unittest
 
 import kernel_resources
 
-# A local array, static shared memory, more values than 32 registers hold, and a product on tensor cores.
+# A stack frame, static shared memory, spills, and a tensor core product.
 SOURCE = """
 __global__ void local_array(const int* x, float* y) {
   __shared__ float shared[37];
@@ -39,7 +39,7 @@ __global__ void multiplied(const unsigned* a, float* y) {
 
 
 def said_by_ptxas(log):
-    """{(name, architecture): (registers, shared, frame)} of ptxas -v."""
+    """Returns {(name, architecture): (registers, shared, frame)} of ptxas -v."""
     said = {}
     for name, architecture, text in re.findall(
             r"Compiling entry function '(\w+)' for 'sm_(\d+)a?'(.*?Used.*?)(?=\n)", log, re.S):
@@ -94,7 +94,7 @@ class KernelResources(unittest.TestCase):
                 ("| `spilled` | 64 | 0 | 512 | `mma.sync` |\n" + everything, "spilled, sm_90: no tensor-core"),
                 ("| `multiplied` | 64 | 0 | 0 | `ldmatrix` |\n" + everything, "multiplied: its PTX has no ldmatrix")]:
             self.assertIn(line, self.found(limits))
-        # Several patterns of a row, and registers of each architecture, in the order of the header.
+        # several patterns in a row; register counts by architecture
         header = "| kernels | registers sm_80 / sm_90a | shared | local | instructions |\n"
         taken = {architecture: kernels["multiplied"].registers for architecture, kernels in self.code.items()}
         rest = "| `local_array`, `spilled` | 64 | 148 | 512 | |\n"

@@ -1,5 +1,4 @@
-/// A kernel whose lanes race inside a phase gives other bits when the emulated lanes run in another
-/// order: a whole training step and decoding, in every order.
+/// Lanes that race inside a phase give other bits in another order of the emulated lanes.
 
 #include <gtest/gtest.h>
 
@@ -17,7 +16,6 @@ namespace {
 
 using test::Floats;
 
-/// Gradients and logits, one after the other.
 Floats everything(LaneOrder order) {
   DeviceQueue::lane_order() = order;
   TinyModel model;
@@ -52,7 +50,7 @@ TEST(LaneOrder, ChangesNoBit) {
   EXPECT_TRUE(test::same_bits(ascending, everything(LaneOrder::interleaved)));
 }
 
-/// The check can fail: here lane i reads what lane i + 1 writes.
+/// Lane i reads what lane i + 1 writes.
 struct RacingBody {
   float* x;
   [[nodiscard]] static std::int64_t shared_bytes() { return 0; }
@@ -74,7 +72,6 @@ TEST(LaneOrder, ShowsARace) {
   EXPECT_NE(run(LaneOrder::ascending), run(LaneOrder::descending));
 }
 
-/// Uses more shared memory than it declares.
 struct GreedyBody {
   [[nodiscard]] static std::int64_t shared_bytes() { return 16; }
   template <class Group>

@@ -1,6 +1,6 @@
 #pragma once
 
-/// What is logged while it lives, a line for each message.
+/// Captures the log during its lifetime.
 
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>
@@ -22,7 +22,6 @@ class LogText {
   LogText& operator=(const LogText&) = delete;
 
   [[nodiscard]] std::string text() const { return text_.str(); }
-  /// Lines that have `words`.
   [[nodiscard]] std::ptrdiff_t lines_with(const std::string& words) const {
     std::istringstream text(text_.str());
     std::ptrdiff_t count = 0;

@@ -1,5 +1,5 @@
-/// What the phases take of a device against what --dry-run plans: by the count of its memory pool,
-/// so that all that the process has there is in it.
+/// Compares each phase's use of the device's memory pool, which has all of the process' memory
+/// there, with the plan of --dry-run.
 
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ TransformerConfig model_config() {
   config.vocabulary_size *= 2;
   config.hidden_size *= 2;
   config.intermediate_size *= 2;
-  config.num_heads = 2;  // of 64, which tensor cores take
+  config.num_heads = 2;  // of 64, for tensor cores
   config.num_kv_heads = 1;
   return config;
 }
@@ -43,14 +43,13 @@ JobConfig job_config() {
   config.rounds.resize(1);
   config.rounds[0].block_size = kBlockSize;
   config.generate.max_new_tokens = kAnswerTokens;
-  config.generate.batch_prompts =
-      16;  // As many rows as logits are planned for (kDeviceArgmaxRows).
+  config.generate.batch_prompts = 16;  // kDeviceArgmaxRows
   config.train.batch_samples = 4;
   config.train.tokens_per_rank = 2048;
   return config;
 }
 
-/// Samples of the greatest length that the plan allows for.
+/// Samples of the maximum planned length.
 class FullSamples final : public SampleSource {
  public:
   [[nodiscard]] std::int64_t size() const override { return 100; }
@@ -78,14 +77,14 @@ class MemoryOnADevice : public ::testing::Test {
     return plan_memory(config, model_, comm_.size(), Device::cuda, {std::nullopt, kPromptTokens},
                        false);
   }
-  /// The largest use since `work` began. Nothing that it made kernels keep is left behind.
+  /// Returns the peak during `work`, then frees the memory that kernels keep.
   template <class Work>
   [[nodiscard]] double peak_of(const Work& work) {
     cuda_memory::forget_peak();
     work();
     const auto peak = static_cast<double>(cuda_memory::peak());
     kernels_->release_work_space();
-    constexpr double kTables = 2e5;  // Of rotations and hashes.
+    constexpr double kTables = 2e5;  // of rotations and hashes
     EXPECT_LT(held() - kProductWorkspaceBytes, kTables);
     return peak;
   }
@@ -94,7 +93,7 @@ class MemoryOnADevice : public ::testing::Test {
     const Buffer one_more(1, account_, Device::cuda);
     return static_cast<double>(cuda_memory::peak());
   }
-  /// Within 10 % of what is planned besides the products' own, which does not depend on the model.
+  /// Compares without `products`, the products' work space, which does not depend on the model.
   /// Prints a row for the table of launch/gpu_check.sh.
   void expect_planned(const std::string& what, double peak, double planned, double products) {
     ASSERT_GT(planned, products);
@@ -160,8 +159,8 @@ TEST_F(MemoryOnADevice, OfGenerationIsWhatIsPlanned) {
                                      {.num_slots = config.generate.batch_prompts,
                                       .slot_capacity = kPromptTokens + kAnswerTokens,
                                       .weights = storage});
-      // Weights that are packed take some 200 MB at most, before there is a cache
-      // (CudaProducts::prepare_rows()): more than all of so small a model.
+      // Packing weights takes up to 200 MB before the cache exists (CudaProducts::prepare_rows()),
+      // more than all of this model.
       cuda_memory::forget_peak();
       DecodeEngine engine(inference, config.generate.batch_prompts);
       RandomStream stream(5, RandomPurpose::test);

@@ -1,5 +1,5 @@
-/// A whole model on the tested set against the CPU's: losses and gradients of a packed batch whose
-/// parameters lie in host memory, decoding, and memory that comes back.
+/// Compares a whole model on the tested set with the CPU's: training with parameters in host
+/// memory, decoding, and freed memory.
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ using test::relative_error;
 struct Step {
   VocabularyLossSums sums;
   Floats gradients;
-  std::vector<std::int32_t> groups;  ///< In the order of their completion.
+  std::vector<std::int32_t> groups;  ///< in order of completion
 };
 
 PackedBatch two_samples() {
@@ -57,7 +57,7 @@ PackedBatch two_samples() {
   return pack_samples(samples, {.mask = MaskKind::window}, 0.5F);
 }
 
-/// Two micro-batches, so that gradients must add up on the host, computed in the weights' type.
+/// Runs two micro-batches, so that gradients are accumulated.
 Step train(TinyModel& model, const ConstTensorView& weights, KernelSet& kernels,
            bool checkpointing) {
   Step step;
@@ -111,8 +111,8 @@ TEST_P(ModelAgreement, LossesAndGradients) {
   }
 }
 
-/// Roundings come in another order, so errors are held against those of the CPU's own bfloat16,
-/// both to float32 with the same weights. Heads of 64 and 128 go to tensor cores.
+/// The order of roundings differs, so errors against float32 are compared with the CPU's bfloat16
+/// errors. Heads of 64 and 128 go to tensor cores.
 TEST(Narrow, LossesAndGradientsAreAsCloseToFloat32AsTheCpus) {
   const std::unique_ptr<KernelSet> kernels = make_tested_kernel_set();
   for (const auto& [family, head_size] :
@@ -147,8 +147,7 @@ TEST(Narrow, LossesAndGradientsAreAsCloseToFloat32AsTheCpus) {
   }
 }
 
-/// More batches are planned than staged arrays have places, and nothing between waits for the
-/// device: work in the order "lazy" begins when all are queued.
+/// Plans more batches than the staged arrays have places without waiting for the device.
 TEST(PlansOfManyBatches, ReachADeviceThatLagsBehind) {
   constexpr std::int64_t kBatches = 20;
   constexpr AttentionHeads kHeads{.heads = 4, .key_heads = 2, .size = 8};
@@ -222,7 +221,8 @@ TEST_P(ModelAgreement, ABatchWithoutRowsStillReportsItsGroups) {
   EXPECT_EQ(gradients, Floats(model.values.size(), 0.5F));
 }
 
-/// Logits of a prefilled and then extended sequence; chunked as `max_rows` says.
+/// Returns the logits of a prefill and sets `predictions` to those of the same rows in another
+/// slot.
 Floats decode(TinyModel& model, KernelSet& kernels, std::int32_t max_rows,
               std::vector<TokenId>& predictions) {
   InferenceTransformer transformer(model.config, model.table, model.flat(), kernels, model.account,
@@ -259,7 +259,7 @@ TEST_P(ModelAgreement, LogitsAndPredictions) {
   test::print_digest(test::digest_of(logits, 0));
 }
 
-/// A prefill in more chunks than staged arrays have places; only the last one's token is read.
+/// More chunks than the staged arrays have places; only the last row's token is read.
 TEST_P(ModelAgreement, ChunksOfAPrefillKeepTheirTurn) {
   TinyModel model(GetParam());
   std::vector<DecodeRow> rows;
@@ -277,7 +277,6 @@ TEST_P(ModelAgreement, ChunksOfAPrefillKeepTheirTurn) {
   EXPECT_LT(relative_error(logits(*tested_, 3), logits(*model.kernels, 3)), 2e-5);
 }
 
-/// Tensor by tensor, as bfloat16 where the values are, the parameters are those of the flat vector.
 TEST_P(ModelAgreement, ParametersThatAreReadOneByOne) {
   TinyModel model(GetParam());
   for (float& value : model.values) {
@@ -313,14 +312,13 @@ TEST_P(ModelAgreement, ParametersThatAreReadOneByOne) {
   EXPECT_EQ(model.account.live_bytes(), 0U);
 }
 
-/// The tokens that all passes chose, and the logits of some passes.
 struct Grown {
   std::vector<TokenId> tokens;
   Floats logits;
 };
 
-/// Two sequences that grow, by one row and by several with an alternative between. Contexts pass
-/// the end of a split of keys.
+/// Extends two sequences by one row, and by several with a branch in between, past the end of a
+/// split.
 Grown grow(TinyModel& model, KernelSet& kernels, bool replay, WeightStorage weights,
            std::int64_t& replays) {
   constexpr std::int32_t kCapacity = 192;
@@ -379,8 +377,7 @@ TEST_P(ModelAgreement, ReplayedPassesHaveTheSameBits) {
     EXPECT_EQ(plain.tokens, replayed.tokens);
     EXPECT_TRUE(test::same_bits(plain.logits, replayed.logits));
     const Grown reference = grow(model, *model.kernels, true, weights, replays);
-    // A device rounds its cache and activations beside rounded weights, the CPU never: near ties
-    // may fall otherwise.
+    // Unlike the CPU, a device rounds cache and activations, so near ties may differ.
     const bool narrow = cache_type(weights, tested_->device()) == DType::bfloat16;
     EXPECT_LT(relative_error(plain.logits, reference.logits), narrow ? 2e-2 : 2e-5);
     EXPECT_TRUE(narrow || plain.tokens == reference.tokens);
@@ -388,8 +385,8 @@ TEST_P(ModelAgreement, ReplayedPassesHaveTheSameBits) {
   }
 }
 
-/// Passes of 262 to 280 rows, with empty ones behind them up to 320: predictions of all rows
-/// with their logits, or of either sequence's last.
+/// Passes of 262 to 280 rows, padded to 320 at most, with logits of all rows or the last rows'
+/// tokens.
 TEST_P(ModelAgreement, ReplayedPassesOfManyRowsHaveTheSameBits) {
   for (const WeightStorage weights :
        {WeightStorage::automatic, WeightStorage::bfloat16_arithmetic}) {
@@ -426,8 +423,8 @@ TEST_P(ModelAgreement, ReplayedPassesOfManyRowsHaveTheSameBits) {
   }
 }
 
-/// A device without memory for recorded launches gets them one by one, and one line says so; where
-/// freed memory is kept for buffers it is given back first. Run with JFORGE_EMULATED_GRAPHS=none,
+/// Without memory for recorded launches, they run one by one, and the log says so once; freed
+/// memory that is kept for buffers is released first. Run with JFORGE_EMULATED_GRAPHS=none,
 /// =no-upload and =until-trimmed.
 TEST(WithoutGraphs, PassesHaveTheSameBits) {
   const char* const lack = std::getenv("JFORGE_EMULATED_GRAPHS");
@@ -447,7 +444,7 @@ TEST(WithoutGraphs, PassesHaveTheSameBits) {
   EXPECT_TRUE(test::same_bits(plain.logits, replayed.logits));
 }
 
-/// More works than are remembered (CudaDecodePlan::kMostWorks), one of them again and again.
+/// More passes than are kept (CudaDecodePlan::kMostWorks), one of them repeated throughout.
 TEST(RecordedPasses, TheOneNotUsedForLongestIsForgotten) {
   constexpr std::int32_t kMostWorks = 64;
   const std::unique_ptr<KernelSet> kernels = make_tested_kernel_set();
@@ -481,7 +478,6 @@ TEST(RecordedPasses, TheOneNotUsedForLongestIsForgotten) {
   EXPECT_EQ(sum.values(), Floats{runs});
 }
 
-/// Heads of 96 in bfloat16: one line, whoever comes to them first and however often.
 TEST(Narrow, AttentionWithoutTensorCoresIsSaidOnce) {
   constexpr const char* kSaid = "attention in bfloat16 goes without tensor cores";
   const auto of_heads = [](std::int64_t size) {
@@ -506,8 +502,8 @@ TEST(Narrow, AttentionWithoutTensorCoresIsSaidOnce) {
   EXPECT_EQ(log.lines_with(kSaid), 2) << log.text();
 }
 
-/// An alternative's rows that become the sequence's own one by one, in more calls than a plan's
-/// array has places, have the bits of one call: nothing between waits for the device.
+/// A branch becomes the sequence's own row by row, in more calls than a plan's array has places,
+/// without waiting for the device: the same bits as in one call.
 TEST(KeptBranches, ReachADeviceThatLagsBehind) {
   constexpr std::int32_t kPrompt = 3;
   constexpr std::int32_t kKept = 20;
@@ -543,7 +539,7 @@ TEST(KeptBranches, ReachADeviceThatLagsBehind) {
   EXPECT_TRUE(test::same_bits(logits(true), logits(false)));
 }
 
-/// Said with their numbers, before any weight is read; the CPU's kernels take them.
+/// The CPU's kernels take them.
 TEST(Heads, TooManyToAKeyHeadAreRefusedBeforeTheWeights) {
   TransformerConfig config = test::tiny_config(false, ModelFamily::qwen3);
   config.num_heads = 48;
@@ -575,7 +571,6 @@ TEST(Heads, TooManyToAKeyHeadAreRefusedBeforeTheWeights) {
   EXPECT_NO_THROW(TrainingTransformer(config, table, *make_cpu_kernel_set(), account, {}));
 }
 
-/// What decoding holds of a device has names in a message of lacking memory.
 TEST(Memory, OfDecodingIsNamedByItsUse) {
   const std::unique_ptr<KernelSet> kernels = make_tested_kernel_set();
   TinyModel model;
@@ -593,12 +588,11 @@ TEST(Memory, OfDecodingIsNamedByItsUse) {
   }
 }
 
-/// Tokens that are chosen one at a time, then drafted all at once, after wrong drafts in their
-/// places and beside another sequence: the same logits, bit for bit, whatever the cache holds. That
-/// is what makes every method's answer the greedy one.
+/// One token at a time, then all drafted at once after wrong drafts and beside another sequence:
+/// the same logits. This makes every method's answer the greedy one.
 TEST(Drafts, HaveTheBitsOfOneTokenAtATime) {
   const std::unique_ptr<KernelSet> kernels = make_tested_kernel_set();
-  constexpr std::int32_t kPrompt = 125;  // Drafts stand on both sides of a split's end.
+  constexpr std::int32_t kPrompt = 125;  // drafts on both sides of a split's end
   constexpr std::int32_t kNew = 6;
   for (const std::int64_t head_size : {8, 64}) {
     TransformerConfig config = test::tiny_config(false, ModelFamily::qwen3);
@@ -661,22 +655,21 @@ TEST(Drafts, HaveTheBitsOfOneTokenAtATime) {
   }
 }
 
-/// One sequence of each method, and one more of each method that has alternatives.
+/// one sequence for each method, another for methods with branches
 constexpr std::uint64_t kRequests = kMethods + 2;
 
 DecodeRequest request_of(std::uint64_t which, RandomStream& stream,
                          const SamplingOptions& sampling) {
   DecodeRequest request = random_request(which, stream, 37);
-  // Contexts of one split of keys, and of two.
+  // contexts of one and two splits
   request.prompt =
       random_tokens(stream, which == 1 ? 120 : 3 + 5 * static_cast<std::int64_t>(which));
   request.max_new_tokens = 9 + 3 * static_cast<std::int64_t>(which);
-  // One of them is decoded greedily.
   request.sampling = which == 2 ? SamplingOptions{} : sampling;
   return request;
 }
 
-/// Results by id. `every_method` false: token by token.
+/// Returns results sorted by id; decodes token by token if `every_method` is false.
 std::vector<DecodeResult> decode_requests(TinyModel& model, KernelSet& kernels,
                                           InferenceTransformer::Options options, bool every_method,
                                           const SamplingOptions& sampling = {}) {
@@ -702,7 +695,6 @@ std::vector<DecodeResult> decode_requests(TinyModel& model, KernelSet& kernels,
   return results;
 }
 
-/// Tokens, states and counts, in one number.
 std::uint64_t digest(const std::vector<DecodeResult>& results) {
   std::uint64_t hash = 0;
   const auto add = [&](const auto& values) {
@@ -755,13 +747,13 @@ TEST(SampledOnADevice, HasTheCpusTokensForwardsAndStates) {  // I23
   EXPECT_EQ(model.account.live_bytes(), 0U);
 }
 
-/// A function of the emulated device's; null elsewhere.
+/// Null on a real device.
 template <class Function>
 Function* emulators(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_DEFAULT, name));
 }
 
-/// Index data go to the device in one copy, tokens come back in another, which the host waits for.
+/// One copy takes index data to the device, another returns the tokens.
 TEST(DecodingMethods, AWarmStepIsTwoCopies) {
   const auto waits = emulators<std::uint64_t()>("jforge_emulated_host_waits");
   const auto keep = emulators<std::uint64_t(int)>("jforge_emulated_keep_work");
@@ -780,7 +772,7 @@ TEST(DecodingMethods, AWarmStepIsTwoCopies) {
   };
   engine.admit(make_greedy_decoder(request(0)));
   engine.admit(make_jacobi_decoder(request(1), {.block_size = 4, .window = DraftWindow::running}));
-  // Prefills, a pass that runs, one that is recorded.
+  // a prefill, a pass that runs, one that is recorded
   for (int step = 0; step < 3; ++step) {
     engine.step();
   }
@@ -805,8 +797,8 @@ TEST(DecodingMethods, AWarmStepIsTwoCopies) {
 INSTANTIATE_TEST_SUITE_P(Heads, ModelAgreement, ::testing::Bool(),
                          [](const auto& one) { return one.param ? "tied" : "untied"; });
 
-/// A device that has not the memory to decode all sequences together: they take turns, with the
-/// same tokens, and one line says why. Run with JFORGE_EMULATED_MIB=36: products take 32.
+/// Sequences take turns, with the same tokens, and the log says why once. Run with
+/// JFORGE_EMULATED_MIB=36, of which products take 32.
 TEST(LittleDeviceMemory, ASmallerCacheDecodesTheSame) {
   const auto kernels = make_tested_kernel_set();
   constexpr std::uint64_t kLittle = std::uint64_t{4} << 20;
@@ -817,7 +809,7 @@ TEST(LittleDeviceMemory, ASmallerCacheDecodesTheSame) {
   config.num_layers = 2;
   config.num_heads = 2;
   config.num_kv_heads = 2;
-  config.own_head_size = 128;  // 256 KiB a page.
+  config.own_head_size = 128;  // 256 KiB a page
   const ParameterTable table(config, 1);
   std::vector<float> weights(static_cast<std::size_t>(table.flat_size()));
   const TensorView flat(weights.data(), {table.flat_size()});
@@ -863,7 +855,7 @@ TEST(LittleDeviceMemory, ASmallerCacheDecodesTheSame) {
   EXPECT_NE(text.find("out of device memory: "), std::string::npos) << text;
   EXPECT_NE(text.find("decoding test key/value"), std::string::npos) << text;
   EXPECT_NE(text.find("pages of 0.3 MB instead of 24"), std::string::npos) << text;
-  // A cache that just fits leaves nothing for what passes take when they begin.
+  // A cache that just fits leaves no memory for passes.
   constexpr std::size_t kPage = std::size_t{1} << 18;
   for (std::size_t held = 0; held < kPage; held += kPage / 16) {
     MemoryAccount account("others");
@@ -872,8 +864,8 @@ TEST(LittleDeviceMemory, ASmallerCacheDecodesTheSame) {
   }
 }
 
-/// Said with sizes, before any weight is read; not by the tensor that was one too many. What may
-/// prove to fit is not refused: matrices of bfloat16 values, which float32 memory holds.
+/// The error precedes any read of a weight. A model that may fit is accepted: float32 matrices of
+/// bfloat16 values need two bytes an element.
 TEST(LittleDeviceMemory, AModelThatDoesNotFitIsRefusedWithSizes) {
   const auto kernels = make_tested_kernel_set();
   constexpr std::uint64_t kLittle = std::uint64_t{4} << 20;
@@ -895,7 +887,7 @@ TEST(LittleDeviceMemory, AModelThatDoesNotFitIsRefusedWithSizes) {
     const InferenceTransformer transformer(config, table, ParameterReader(read), *kernels, account,
                                            {.slot_capacity = 64, .max_rows = 16});
   };
-  // More than half of the memory at two bytes a number: four would be too many.
+  // It fits at two bytes an element, but not at four.
   const std::int64_t layer = 2 * 3 * config.hidden_size * config.intermediate_size;
   config.num_layers = 1 + static_cast<std::int64_t>(available) / 2 / layer;
   EXPECT_NO_THROW(load());
@@ -912,7 +904,7 @@ TEST(LittleDeviceMemory, AModelThatDoesNotFitIsRefusedWithSizes) {
   EXPECT_EQ(reads, 0);
 }
 
-/// Scratch that grows while kernels are under way: the old block is free only behind them.
+/// The old block may be reused only after the work.
 TEST(LittleDeviceMemory, ABufferGrowsBehindWorkUnderWay) {
   const auto kernels = make_tested_kernel_set();
   constexpr std::size_t kLittle = std::size_t{8} << 20;
@@ -921,7 +913,7 @@ TEST(LittleDeviceMemory, ABufferGrowsBehindWorkUnderWay) {
     GTEST_SKIP() << "the device has more memory than the test is for";
   }
   MemoryAccount account("growing");
-  const auto most = static_cast<std::int64_t>(available / 16 * 2);  // Half of it, in floats.
+  const auto most = static_cast<std::int64_t>(available / 16 * 2);  // half of it, in floats
   Buffer scratch(storage_bytes(most, DType::float32), account, Device::cuda);
   kernels->queue().zero(scratch.floats({most}));
   scratch = Buffer();

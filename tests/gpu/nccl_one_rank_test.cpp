@@ -1,6 +1,5 @@
-/// The installed NCCL, through the program's own loader, with a single rank: a machine with one
-/// device shows that it loads, makes a communicator, runs all operations on our streams and ends.
-/// Training with one rank does not use NCCL, so no other test on such a machine calls it.
+/// Runs all operations of the installed NCCL with one rank. On a machine with one device no other
+/// test does, because training with one rank does not use NCCL.
 
 #include <gtest/gtest.h>
 
@@ -30,7 +29,7 @@ class NcclOneRank : public ::testing::Test {
     ASSERT_EQ(test_world().size(), 1) << "start it with one rank";
     const NcclLibrary& nccl = nccl_library();
     if (nccl.get_version == nullptr) {
-      // Skipped only if the library is missing; one that lacks a function is a failure.
+      // A library that lacks a function is a failure.
       ASSERT_NE(nccl.problem.find("cannot be opened"), std::string::npos) << nccl.problem;
       GTEST_SKIP() << nccl.problem;
     }
@@ -38,11 +37,11 @@ class NcclOneRank : public ::testing::Test {
     ASSERT_EQ(nccl.get_version(&version), ncclSuccess);
     std::printf("NCCL version %d\n", version);
     ASSERT_EQ(nccl.problem, "");
-    kernels_ = make_tested_kernel_set();  // Selects the device.
+    kernels_ = make_tested_kernel_set();  // selects the device
   }
   void TearDown() override { EXPECT_EQ(account_.live_bytes(), 0U); }
 
-  /// Whole numbers that are bfloat16 exactly, other ones for each seed.
+  /// Returns whole numbers that are exact in bfloat16.
   static std::vector<float> numbers(std::int64_t seed) {
     std::vector<float> values(kCount);
     for (std::int64_t i = 0; i < kCount; ++i) {
@@ -51,7 +50,6 @@ class NcclOneRank : public ::testing::Test {
     return values;
   }
 
-  /// A buffer of those numbers, of float32 or bfloat16.
   class Values {
    public:
     Values(NcclOneRank& test, DType type, std::int64_t seed)
@@ -80,8 +78,8 @@ class NcclOneRank : public ::testing::Test {
     TensorView view_;
   };
 
-  /// All four operations, each between kernels that make its input and read its output: the queues
-  /// wait for each other by events alone.
+  /// Each operation is between kernels that make its input and read its output, ordered by events
+  /// alone.
   void check_operations(Collectives& nccl, DType type) {
     Queue& queue = kernels_->queue();
     const auto ready = [&] { nccl.queue().wait(queue.record()); };
@@ -126,8 +124,7 @@ TEST_F(NcclOneRank, RunsEveryOperationAndEnds) {
   kernels_->queue().synchronize();
 }
 
-/// An exception that unwinds through it gives the communicator up with an operation under way, as
-/// after another rank's failure. The device and the next communicator still work.
+/// As after another rank's failure: the device and the next communicator must still work.
 TEST_F(NcclOneRank, IsAbortedByAnError) {
   {
     const Values values(*this, DType::float32, 1);
@@ -145,7 +142,7 @@ TEST_F(NcclOneRank, IsAbortedByAnError) {
   check_operations(*next, DType::float32);
 }
 
-/// By NCCL's own functions, whose results the end of Collectives does not report.
+/// Calls NCCL directly, because the end of Collectives reports no errors.
 TEST_F(NcclOneRank, NoCallOfItsEndFails) {
   const NcclLibrary& nccl = nccl_library();
   const auto check = [&](ncclResult_t result, ncclComm_t comm, const char* what) {
@@ -156,7 +153,7 @@ TEST_F(NcclOneRank, NoCallOfItsEndFails) {
     }
     ASSERT_EQ(result, ncclSuccess) << what << ": " << nccl.get_error_string(result);
   };
-  // Nothing is left that could be asked how a call that does not block has gone on.
+  // An ended communicator cannot be asked for the progress of a non-blocking call.
   const auto ended = [&](ncclResult_t result) {
     EXPECT_TRUE(result == ncclSuccess || result == ncclInProgress) << nccl.get_error_string(result);
   };
@@ -165,7 +162,7 @@ TEST_F(NcclOneRank, NoCallOfItsEndFails) {
     ncclUniqueId id{};
     ASSERT_EQ(nccl.get_unique_id(&id), ncclSuccess);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;  // As Collectives' communicators are.
+    config.blocking = 0;  // like Collectives' communicators
     ncclComm_t comm = nullptr;
     const ncclResult_t begun = nccl.comm_init_rank_config(&comm, 1, id, 0, &config);
     check(begun, comm, "init");

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""on_device.py PROBE COMMAND …: runs COMMAND where there is a CUDA device. PROBE is one of the GPU test programs, whose
-own answer without a device (77, skipped; a failure with JFORGE_REQUIRE_GPU set) is passed on."""
+"""on_device.py PROBE COMMAND …: runs COMMAND if the GPU test program PROBE finds a device; else exits as PROBE does (77
+for skipped)."""
 
 import subprocess
 import sys

@@ -1,5 +1,5 @@
-// What a training step gives its device leaves collectives and arithmetic free to run side by side:
-// read from the order that streams and events impose on the emulated device's work.
+// Collectives and arithmetic of a training step may run side by side: checked in the order that
+// streams and events impose on the emulated device's work.
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ Function* emulators(const char* name) {
   return function;
 }
 
-/// The work given to the emulated device while the object lives.
+/// Records the emulated device's work during its lifetime.
 class GivenWork {
  public:
   GivenWork() { keep_(1); }
@@ -41,7 +41,7 @@ class GivenWork {
   GivenWork& operator=(const GivenWork&) = delete;
 
   [[nodiscard]] std::uint64_t count() const { return keep_(1); }
-  /// Of [begin, end), what `is` finds by name.
+  /// Returns the work in [begin, end) whose name satisfies `is`.
   template <class Is>
   [[nodiscard]] std::vector<std::uint64_t> among(std::uint64_t begin, std::uint64_t end,
                                                  const Is& is) const {
@@ -53,7 +53,7 @@ class GivenWork {
     }
     return found;
   }
-  /// Whether `earlier` comes first in every legal order.
+  /// Returns whether `earlier` comes first in every legal order.
   [[nodiscard]] bool ordered(std::uint64_t earlier, std::uint64_t later) const {
     return ordered_(earlier, later) != 0;
   }
@@ -71,7 +71,7 @@ bool is_arithmetic(std::string_view name) {
   return name.starts_with("kernel") || name == "a product";
 }
 
-/// Lends and takes for a store, and notes what each call has given.
+/// Forwards to a ParameterStore and records the work that each call queues.
 class NotedLoans final : public ParameterSource, public GradientSink {
  public:
   enum class Kind : std::uint8_t { acquire, release, ready };
@@ -101,7 +101,7 @@ class NotedLoans final : public ParameterSource, public GradientSink {
     store_.ready(group);
     calls.push_back({Kind::ready, group, begin, given_.count()});
   }
-  /// Of the first call from `at` on that is of such a kind.
+  /// Returns the index of the first such call from `at` on, or calls.size().
   [[nodiscard]] std::size_t next(std::size_t at, Kind kind) const {
     while (at < calls.size() && calls[at].kind != kind) {
       ++at;
@@ -125,7 +125,7 @@ class OverlapTest : public ::testing::TestWithParam<int> {
         optimizer_(model_.table, comm_, account_, store_, {.zero_stage = GetParam()}),
         transformer_(config_, model_.table, *kernels_, account_, {}) {}
 
-  /// A cold step makes memory, and waits for it.
+  /// A cold step allocates memory, which waits for the device.
   void SetUp() override {
     passes();
     static_cast<void>(optimizer_.step(1e-3));
@@ -144,7 +144,6 @@ class OverlapTest : public ::testing::TestWithParam<int> {
       transformer_.loss_and_backward(loans_, {1, 1, losses_.part(0, 2)}, loans_);
     }
   }
-  /// Arithmetic given between two calls.
   [[nodiscard]] std::vector<std::uint64_t> arithmetic_between(std::size_t first,
                                                               std::size_t second) const {
     return given_.among(loans_.calls[first].end, loans_.calls[second].begin, is_arithmetic);
@@ -195,7 +194,7 @@ TEST_P(OverlapTest, AGroupIsReducedBesideTheBackwardBelow) {
   for (std::size_t ready = loans_.next(0, Kind::ready); ready < loans_.calls.size();) {
     const std::size_t below = loans_.next(ready + 1, Kind::ready);
     const std::vector<std::uint64_t> reduction = collectives_of(ready);
-    // Before the embedding's there is a forward in between, or nothing.
+    // The embedding is last: a forward or nothing follows.
     if (!reduction.empty() && below < loans_.calls.size() && loans_.calls[ready].group > 0) {
       const std::vector<std::uint64_t> backward = arithmetic_between(ready, below);
       EXPECT_FALSE(backward.empty());
@@ -210,12 +209,12 @@ TEST_P(OverlapTest, AGroupIsReducedBesideTheBackwardBelow) {
   static_cast<void>(optimizer_.step(1e-3));
 }
 
-/// At stage 3: beside the arithmetic of one group the next is gathered, which that follows.
+/// Stage 3 only.
 TEST_P(OverlapTest, AGroupIsGatheredBesideTheOneBefore) {
   passes();
   static_cast<void>(optimizer_.step(1e-3));
   if (GetParam() < 3) {
-    return;  // Nothing is gathered for a loan.
+    return;
   }
   std::vector<std::uint64_t> ahead;
   for (std::size_t call = loans_.next(0, Kind::acquire); call < loans_.calls.size();
@@ -239,7 +238,7 @@ TEST_P(OverlapTest, AGroupIsGatheredBesideTheOneBefore) {
   }
 }
 
-/// At stages 1 and 2 updated weights are gathered while the next step begins.
+/// Stages 1 and 2 only.
 TEST_P(OverlapTest, UpdatedWeightsAreGatheredBesideTheNextForward) {
   passes();
   const std::uint64_t before = given_.count();
@@ -267,11 +266,10 @@ TEST_P(OverlapTest, UpdatedWeightsAreGatheredBesideTheNextForward) {
   }
 }
 
-/// Whole weights come behind the other ranks', and are read by the host, or what they are made of
-/// may go: a watchdog must not take that for this rank's own work.
+/// The watchdog must not count this wait as the rank's own work.
 TEST_P(OverlapTest, WholeWeightsAreAWaitForOthers) {
   if (GetParam() > 1) {
-    return;  // Said of stage 1.
+    return;  // stages 0 and 1 only
   }
   std::vector<float> flat(static_cast<std::size_t>(model_.table.flat_size()));
   const std::vector<float> shard(static_cast<std::size_t>(shard_vector_size(model_.table)));
@@ -279,7 +277,7 @@ TEST_P(OverlapTest, WholeWeightsAreAWaitForOthers) {
   PhaseClock clock;
   clock.follow_this_thread();
   Communicator told = comm_.duplicate();
-  if (comm_.rank() == 0) {  // The others wait for this rank until they have been seen to.
+  if (comm_.rank() == 0) {  // The others wait until rank 0 has seen them wait.
     const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     for (int missing = comm_.size() - 1;
          missing > 0 && std::chrono::steady_clock::now() < patience;) {
@@ -307,15 +305,15 @@ TEST_P(OverlapTest, WholeWeightsAreAWaitForOthers) {
   watch.join();
   EXPECT_TRUE(said || comm_.rank() == 0);
   comm_.barrier();
-  while (told.try_receive()) {  // What came after rank 0's patience.
+  while (told.try_receive()) {  // late reports
   }
   told.close();
 }
 
-/// A gather whose link breaks ends, with worthless values, and so does the last one.
+/// If a link breaks, the last gather must report the failure, too.
 TEST_P(OverlapTest, AFailedLastGatherIsHeardOf) {
   if (GetParam() == 0) {
-    return;  // Every rank has all.
+    return;  // every rank has all weights
   }
   std::vector<float> flat(static_cast<std::size_t>(model_.table.flat_size()));
   const TensorView whole(flat.data(), {model_.table.flat_size()});

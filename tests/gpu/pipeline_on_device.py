@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""pipeline_on_device.py RunPipeline.TEST…: tests of run_pipeline_test.py, in which "auto" must choose the device: a run that
-computes on the CPU fails, however right its results are."""
+"""pipeline_on_device.py RunPipeline.TEST…: runs tests of run_pipeline_test.py, which fail if "auto" does not choose the
+device."""
 
 import pathlib
 import sys

@@ -1,12 +1,10 @@
-/// Packed attention of bfloat16 tensors on tensor cores beside the CPU set's in float32 on the
-/// widened values.
+/// Compares packed attention on tensor cores with the CPU's in float32 on the same bfloat16 values.
 ///
-/// Bounds. Operands are bfloat16 exactly, products are exact, sums are float32; what is rounded are
-/// the weights of keys (their gradients), once, as left side of the second product, and the result,
-/// once: half a unit in the last of 8 bits, 2⁻⁸, each. So |error| ≤ 2⁻⁸ · Σ|weight · value| +
-/// 2⁻⁸ · |result|, and a little for float32: scores of up to 128 summands and exp2.approx are good
-/// to 2⁻¹⁴ of a weight by far, and a weight's gradient p · (dp − Δ) to as much of p · (|dp| + |Δ|).
-/// The sums of magnitudes are computed here, in double, from the layout itself.
+/// Bounds: products of bfloat16 are exact, sums are float32. Rounded once each, by 2⁻⁸ at most, are
+/// the weights of keys (in backward their gradients), as left side of the second product, and the
+/// result. So |error| ≤ 2⁻⁸ · Σ|weight · value| + 2⁻⁸ · |result|, plus float32's part: 2⁻¹⁴ of a
+/// weight for scores of up to 128 summands and exp2.approx, 2⁻¹⁴ · p · (|dp| + |Δ|) for its
+/// gradient p · (dp − Δ). The sums of magnitudes are computed here in double.
 
 #include <algorithm>
 #include <bit>
@@ -36,8 +34,8 @@ struct Case {
   [[nodiscard]] Shape key() const { return {rows(), key_heads, dim}; }
 };
 
-/// Two samples of a prompt, clean and noisy rows, as append_samples() lays them out with `window`
-/// blocks in a window, and a plain sequence behind them.
+/// Two samples laid out as by append_samples() with `window` blocks in a window, then a plain
+/// sequence.
 PackedLayout windows(std::int64_t prompt, std::int64_t block, std::int64_t blocks,
                      std::int64_t window, std::int64_t plain) {
   PackedLayout layout;
@@ -61,8 +59,7 @@ PackedLayout windows(std::int64_t prompt, std::int64_t block, std::int64_t block
   return layout;
 }
 
-/// Rows 128 … 159 see keys [0, 64) and their own run: a gap of a whole tile; the rest see prefixes
-/// that end one key before and after a tile's border.
+/// Rows 128–159 skip a whole key tile. Others see prefixes that end one key before or after a tile.
 PackedLayout gaps() {
   return {.num_rows = 197,
           .segments = {{0, 128, 0, 0, 0},
@@ -80,7 +77,6 @@ Floats rounded_floats(std::int64_t count, unsigned seed, float scale = 1.0F) {
   return values;
 }
 
-/// A bfloat16 tensor on a set's device.
 class RoundedTensor {
  public:
   RoundedTensor(const KernelSet& kernels, MemoryAccount& account, const Floats& values, Shape shape)
@@ -103,7 +99,6 @@ class RoundedTensor {
   Shape shape_;
 };
 
-/// What attention is given, and what it leaves.
 struct Inputs {
   explicit Inputs(const Case& c)
       : q(rounded_floats(c.query().elements(), 1)),
@@ -124,7 +119,7 @@ class TensorCoreAttention : public ::testing::Test {
     const auto rounded = [&](const Floats& values, const Shape& shape) {
       return RoundedTensor(*tested_, account_, values, shape);
     };
-    // No value that a kernel leaves behind by chance.
+    // a value that no kernel leaves by chance
     const Floats blank_query(in.q.size(), -77.0F);
     const Floats blank_key(in.k.size(), -77.0F);
     const RoundedTensor q = rounded(in.q, c.query());
@@ -147,8 +142,7 @@ class TensorCoreAttention : public ::testing::Test {
     return {output.values(), log_sum_exp.values(), dq.values(), dk.values(), dv.values()};
   }
 
-  /// The CPU's in float32; backward from `found`'s own output and log-sum-exp, which are inputs of
-  /// it.
+  /// Backward reads `found`'s output and log-sum-exp.
   Results reference(const Case& c, const Inputs& in, const Results& found) {
     const auto tensor = [&](const Floats& values, const Shape& shape) {
       return DeviceTensor(*reference_, account_, values, shape);
@@ -177,7 +171,7 @@ class TensorCoreAttention : public ::testing::Test {
   std::unique_ptr<KernelSet> reference_ = make_cpu_kernel_set();
 };
 
-/// How far each element may be off, but for its own last rounding.
+/// Bounds without an element's own last rounding.
 struct Bounds {
   std::vector<double> output, dq, dk, dv;
 };
@@ -227,7 +221,6 @@ Bounds bounds_of(const Case& c, const Inputs& in, const Results& found) {
   return bounds;
 }
 
-/// Every element within its bound and its own rounding.
 void expect_within(const Floats& found, const Floats& expected, const std::vector<double>& bounds,
                    const char* what) {
   ASSERT_EQ(found.size(), expected.size());
@@ -237,7 +230,7 @@ void expect_within(const Floats& found, const Floats& expected, const std::vecto
     const double error = std::abs(static_cast<double>(found[i]) - static_cast<double>(expected[i]));
     const double allowed =
         bounds[i] + (kRounding + kFloat) * std::abs(static_cast<double>(expected[i])) + 1e-30;
-    // Not the other way round: NaN is worse than all.
+    // Negated so that NaN is the worst.
     if (!(error / allowed <= worst)) {
       worst = error / allowed;
       place = i;
@@ -268,7 +261,7 @@ TEST_F(TensorCoreAttention, AgreesWithFloat32OnTheCpu) {
     const Results expected = reference(c, in, found);
     const Bounds bounds = bounds_of(c, in, found);
     expect_within(found.output, expected.output, bounds.output, "output");
-    // Float32 throughout.
+    // float32 throughout
     for (std::size_t i = 0; i < found.log_sum_exp.size(); ++i) {
       EXPECT_NEAR(found.log_sum_exp[i], expected.log_sum_exp[i], 1e-5) << "log-sum-exp " << i;
     }
@@ -295,8 +288,7 @@ TEST_F(TensorCoreAttention, RepeatsBitForBit) {
   test::print_digest(digest);
 }
 
-/// A row that is not finite reaches what sees it, and changes no bit of anything else: not of rows
-/// and keys of its own tile either.
+/// Not even in the same tile.
 TEST_F(TensorCoreAttention, WhatIsNotSeenChangesNoBit) {
   constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
   for (const Case& c :
@@ -349,7 +341,7 @@ TEST_F(TensorCoreAttention, WhatIsNotSeenChangesNoBit) {
   }
 }
 
-/// Scores far apart, and ever larger ones: the running softmax follows them without overflow.
+/// The running softmax must not overflow.
 TEST_F(TensorCoreAttention, ScoresMayGrowAsTheyCome) {
   const Case c{"growing", 1, 1, 64, causal_layout(130)};
   Inputs in(c);
@@ -365,12 +357,11 @@ TEST_F(TensorCoreAttention, ScoresMayGrowAsTheyCome) {
   expect_within(found.output, expected.output, bounds_of(c, in, found).output, "output");
 }
 
-/// More batches are planned than staged arrays have places, and nothing between waits for the
-/// device: work in the order "lazy" begins when all are queued.
+/// Plans more batches than the staged arrays have places without waiting for the device.
 TEST_F(TensorCoreAttention, PlansReachADeviceThatLagsBehind) {
   constexpr std::int64_t kBatches = 10;
   const Case c{"two sequences", 4, 1, 64, causal_layout(160)};
-  std::vector<PackedBatch> batches{batch_of(c.layout)};  // No later one has more visits.
+  std::vector<PackedBatch> batches{batch_of(c.layout)};  // no later one has more visits
   for (std::int64_t cut = 10; std::ssize(batches) < kBatches; cut += 13) {
     batches.push_back(batch_of(
         {.num_rows = c.rows(), .segments = {{0, cut, 0, 0, 0}, {cut, c.rows(), cut, cut, cut}}}));

@@ -1,10 +1,8 @@
-/// Cached attention over a cache of bfloat16 on tensor cores beside the CPU set's in float32 on the
-/// same numbers: keys, values and queries that are bfloat16 exactly.
+/// Compares cached attention on tensor cores with the CPU's in float32 on the same bfloat16 values.
 ///
-/// Bound. Products are exact, sums are float32; what is rounded are the weights of keys, once, as
-/// left side of the second product: half a unit in the last of 8 bits, 2⁻⁸. So |error| ≤ 2⁻⁸ ·
-/// Σ|weight · value|, and a little for float32 (tensor_core_attention_test.cpp). The sum of
-/// magnitudes is the CPU's attention to |values|.
+/// Bound: weights of keys are rounded once, by 2⁻⁸ at most, as left side of the second product. So
+/// |error| ≤ 2⁻⁸ · Σ|weight · value|, plus float32's part (tensor_core_attention_test.cpp). The sum
+/// of magnitudes is the CPU's attention to |values|.
 
 #include <algorithm>
 #include <cmath>
@@ -26,7 +24,7 @@ Floats rounded_floats(std::int64_t count, unsigned seed) {
   return values;
 }
 
-/// Two slots of seven pages each, whose pages lie in any order.
+/// Two slots of seven pages, which lie in any order.
 struct Problem {
   std::int64_t heads;
   std::int64_t key_heads;
@@ -34,7 +32,6 @@ struct Problem {
   FullSlots slots{2, 7, 11};
   std::vector<CacheRow> rows{};
 
-  /// All rows of both slots.
   [[nodiscard]] std::vector<CacheRow> filled() const {
     std::vector<CacheRow> all;
     for (std::int32_t slot = 0; slot < 2; ++slot) {
@@ -59,8 +56,7 @@ struct Problem {
   }
 };
 
-/// Few keys to nearly all, ends of splits and behind them, runs of drafts, alternatives that fork
-/// off within a split.
+/// Positions around the ends of splits, runs of drafts, branches that fork within a split.
 std::vector<CacheRow> some_rows() {
   std::vector<CacheRow> rows;
   for (const std::int32_t position : {0, 31, 127, 128, 255, 256, 300, 383}) {
@@ -114,11 +110,11 @@ TEST_P(TensorCoreCachedAttention, IsWithinTheRoundingOfItsWeights) {
   EXPECT_GT(worst, 0x1p-16) << "nothing was rounded: not on tensor cores?";
 }
 
-/// Rows that share tiles or not, whose splits are several blocks' or one's: the same bits.
+/// Whether rows share tiles, and whether one block takes all splits of a row, must not matter.
 TEST_P(TensorCoreCachedAttention, DoesNotDependOnTheBatch) {
   problem_.rows = some_rows();
   const std::int64_t few = std::ssize(problem_.rows);
-  // So many tiles that blocks take whole rows.
+  // adds tiles until blocks take whole rows
   while (std::ssize(problem_.rows) * problem_.key_heads < few * problem_.key_heads + 270) {
     const auto i = static_cast<std::int32_t>(problem_.rows.size());
     problem_.rows.push_back({i % 2, i % 5});
@@ -147,8 +143,6 @@ TEST_P(TensorCoreCachedAttention, DoesNotDependOnTheBatch) {
   }
 }
 
-/// Values behind what a row sees change none of its bits, be they infinite or none; what sees them
-/// shows it.
 TEST_P(TensorCoreCachedAttention, WhatIsNotSeenDoesNotMatter) {
   for (std::int32_t i = 0; i < 12; ++i) {
     problem_.rows.push_back({0, 150 + i});
@@ -158,7 +152,7 @@ TEST_P(TensorCoreCachedAttention, WhatIsNotSeenDoesNotMatter) {
   for (const float broken :
        {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     Floats values = values_;
-    // All of row 158, which the last four rows see, and of row 170, behind them all.
+    // The last four rows see row 158, none sees row 170.
     for (const std::int64_t row : {158, 170}) {
       std::fill_n(values.begin() + row * width, width, broken);
     }
