@@ -1,6 +1,6 @@
 #pragma once
 
-/// PTX's arithmetic on single values, where C++ says something else or nothing.
+/// PTX arithmetic that C++ lacks or defines differently.
 
 #include <algorithm>
 #include <bit>
@@ -12,8 +12,8 @@
 
 namespace jforge::emulator {
 
-/// a · b + c rounded towards minus infinity. The product of two floats is exact in double, and the
-/// sum's rounding error is too (Knuth's two-sum), so that one step down from the nearest suffices.
+/// Returns a · b + c rounded down. The product and the sum's rounding error (Knuth's two-sum) are
+/// exact in double, so one step down from the nearest suffices.
 inline float fma_down(float a, float b, float c) {
   const float nearest = std::fma(a, b, c);
   const double product = static_cast<double>(a) * static_cast<double>(b);
@@ -32,13 +32,13 @@ inline float fma_down(float a, float b, float c) {
   return above ? std::nextafterf(nearest, -std::numeric_limits<float>::infinity()) : nearest;
 }
 
-/// Subnormal numbers as zeros of their sign (.ftz).
+/// .ftz: subnormal numbers become zeros of their sign.
 template <class T>
 T flushed(T value) {
   return std::abs(value) < std::numeric_limits<T>::min() ? std::copysign(T{0}, value) : value;
 }
 
-/// rcp.approx.ftz.f64: from the operand's upper 32 bits, with the result's lower ones zero.
+/// rcp.approx.ftz.f64: uses the operand's upper 32 bits; the result's lower 32 are zero.
 inline double reciprocal_seed(double value) {
   constexpr std::uint64_t kUpper = 0xffffffff00000000U;
   const auto upper = [](double x) {
@@ -47,7 +47,7 @@ inline double reciprocal_seed(double value) {
   return std::isnan(value) ? value : flushed(upper(1.0 / flushed(upper(value))));
 }
 
-/// NaN loses against a number, −0 is below +0.
+/// NaN loses to any number; −0 is below +0.
 template <class T>
 T smaller(T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -71,13 +71,13 @@ T larger(T a, T b) {
   }
 }
 
-/// cvt from floating point: NaN becomes 0, what does not fit the nearest that does.
+/// cvt: NaN becomes 0, other values saturate.
 template <class To, class From>
 To saturated(From value) {
   if (std::isnan(value)) {
     return 0;
   }
-  // 2^bits is exact where the largest integer is not.
+  // unlike the largest integer, 2^bits is exact
   constexpr int kDigits = std::numeric_limits<To>::digits;
   const From beyond = std::ldexp(From{1}, kDigits);
   if (value >= beyond) {
@@ -92,7 +92,7 @@ To saturated(From value) {
 inline float from_bfloat16(std::uint16_t bits) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
-/// To the nearest, ties to even; every NaN becomes the one that PTX names.
+/// Rounds to nearest even; NaN becomes PTX's canonical one.
 inline std::uint16_t to_bfloat16_bits(float value) {
   constexpr std::uint16_t kNaN = 0x7fff;
   if (std::isnan(value)) {
@@ -108,7 +108,7 @@ inline std::uint16_t to_float16_bits(float value) {
   return std::bit_cast<std::uint16_t>(static_cast<_Float16>(value));
 }
 
-/// Shifts by the width and more give what remains of the sign.
+/// Shifts by the width or more leave only the sign.
 template <class T>
 T shift_left(T value, std::uint32_t by) {
   return by >= 8 * sizeof(T) ? T{0} : static_cast<T>(value << by);
@@ -119,7 +119,7 @@ T shift_right(T value, std::uint32_t by) {
   return by > kMost && std::is_unsigned_v<T> ? T{0} : static_cast<T>(value >> std::min(by, kMost));
 }
 
-/// By zero: all ones, as devices give. The one quotient that overflows wraps.
+/// x / 0 is all ones, as on devices; the one quotient that overflows wraps.
 template <class T>
 T quotient(T a, T b) {
   if (b == 0) {
@@ -152,7 +152,7 @@ T high_product(T a, T b) {
   return static_cast<T>((static_cast<Wide>(a) * static_cast<Wide>(b)) >> (8 * sizeof(T)));
 }
 
-/// prmt.b32: four bytes chosen from the eight of b:a; bit 3 of a choice spreads the byte's sign.
+/// prmt.b32: four of the eight bytes of b:a; bit 3 of a choice replicates the byte's sign.
 inline std::uint32_t permuted(std::uint32_t a, std::uint32_t b, std::uint32_t choices) {
   const std::uint64_t bytes = (std::uint64_t{b} << 32) | a;
   std::uint32_t result = 0;
@@ -167,7 +167,7 @@ inline std::uint32_t permuted(std::uint32_t a, std::uint32_t b, std::uint32_t ch
   return result;
 }
 
-/// lop3.b32: bit (a, b, c) of the table, for each bit of the operands.
+/// lop3.b32: looks up (a, b, c) in the table for each bit.
 inline std::uint32_t looked_up(std::uint32_t a, std::uint32_t b, std::uint32_t c,
                                std::uint32_t table) {
   std::uint32_t result = 0;
@@ -180,7 +180,7 @@ inline std::uint32_t looked_up(std::uint32_t a, std::uint32_t b, std::uint32_t c
   return result;
 }
 
-/// bfe: `length` bits from `begin` on, with their sign where the type has one.
+/// bfe: `length` bits from `begin` on, sign-extended for signed types.
 template <class T>
 T bit_field(T value, std::uint32_t begin, std::uint32_t length) {
   constexpr std::uint32_t kBits = 8 * sizeof(T);
@@ -198,7 +198,7 @@ T bit_field(T value, std::uint32_t begin, std::uint32_t length) {
     const auto mask =
         static_cast<std::make_unsigned_t<T>>((std::make_unsigned_t<T>{1} << length) - 1);
     result = static_cast<std::make_unsigned_t<T>>(result & mask);
-    // Bits beyond the value's end are the sign's too.
+    // Bits beyond the value's end replicate the sign.
     const std::uint32_t kept = begin < kBits ? std::min(length, kBits - begin) : 0;
     if (sign) {
       result = static_cast<std::make_unsigned_t<T>>(result |
@@ -208,7 +208,7 @@ T bit_field(T value, std::uint32_t begin, std::uint32_t length) {
   return static_cast<T>(result);
 }
 
-/// bfi: the lowest `length` bits of a in the place of b's from `begin` on.
+/// bfi: b with the bits from `begin` on replaced by a's lowest `length`.
 template <class T>
 T with_bit_field(T a, T b, std::uint32_t begin, std::uint32_t length) {
   constexpr std::uint32_t kBits = 8 * sizeof(T);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""barrier_mutants.py LIBRARIES COMMAND …: leaves each barrier and each wait of the CUDA test programs on the emulated
-device out once and says in a table which test notices; by hand, since it takes an hour. A command is a test program, or
-what starts one: "mpirun -n 2 PROGRAM --world-size=2".
---only REGEX: of what has such a name. --draw N [--seed N]: N of them. --filter PATTERN: of these tests (gtest's)."""
+"""barrier_mutants.py LIBRARIES COMMAND …: omits each barrier and each wait of the CUDA test programs on the emulated
+device once and prints which test notices. Takes an hour. COMMAND is a test program or "mpirun -n 2 PROGRAM
+--world-size=2". --only REGEX: sites with such a name. --draw N [--seed N]: N random sites. --filter PATTERN: these
+tests (gtest's)."""
 
 import argparse
 import datetime
@@ -25,7 +25,7 @@ BARRIERS = {"b": "barrier", "w": "warp barrier", "c": "copies' wait"}
 
 
 def run(libraries, command, *arguments, **environment):
-    """(exit status, what it said); None: it did not end."""
+    """Returns (exit status or None after a timeout, output)."""
     path = os.pathsep.join(filter(None, [libraries, os.environ.get("LD_LIBRARY_PATH")]))
     with subprocess.Popen([*shlex.split(command), *arguments], start_new_session=True,
                           env={**os.environ, "LD_LIBRARY_PATH": path, "GTEST_FAIL_FAST": "1",
@@ -35,7 +35,7 @@ def run(libraries, command, *arguments, **environment):
             said, _ = process.communicate(timeout=LIMIT_SECONDS)
             return process.returncode, said
         except subprocess.TimeoutExpired:
-            # mpirun ends its processes when it is asked to, not when it is killed.
+            # mpirun ends its processes only if it is not killed.
             os.killpg(process.pid, signal.SIGTERM)
             try:
                 process.communicate(timeout=20)
@@ -45,7 +45,6 @@ def run(libraries, command, *arguments, **environment):
 
 
 def kernel_name(mangled, known={}):
-    """The kernel's own source and body."""
     if mangled not in known:
         source = re.search(r"_\d+_([a-z_]+)_cu_", mangled)
         shown = subprocess.run(["c++filt", "-p", mangled], capture_output=True, text=True, check=False).stdout.strip()
@@ -56,7 +55,7 @@ def kernel_name(mangled, known={}):
 
 
 def look_up(frames, known):
-    """Adds the functions of OBJECT+OFFSET … to `known`, each object's in one call."""
+    """Adds the functions of OBJECT+OFFSET … to `known`."""
     objects = {}
     for frame in frames:
         if frame not in known:
@@ -69,7 +68,7 @@ def look_up(frames, known):
 
 
 def function_names(frames, known={}):
-    """Of OBJECT+OFFSET …: the innermost functions that led to a call, without the tests' own."""
+    """Returns the innermost functions of a call's OBJECT+OFFSET …, without the tests' own."""
     look_up(frames, known)
     names = []
     for frame in frames:
@@ -86,7 +85,7 @@ def wait_name(call, frames):
 
 
 def tests_of(libraries, program):
-    """Their full names: from a file, since what several ranks print runs together."""
+    """Reads the names from a file, because the output of several ranks mixes."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "tests.json"
         run(libraries, program, "--gtest_list_tests", f"--gtest_output=json:{path}")
@@ -95,8 +94,8 @@ def tests_of(libraries, program):
 
 
 def sites(libraries, tests):
-    """`tests`: (program, test). What is left out together, with commas between, to (name, [(program, test that comes to
-    it)], whether the barriers beside it make it superfluous for shared memory)."""
+    """Returns {sites to omit together, joined by commas: (name, [(program, test that reaches them)], whether
+    neighbouring barriers make them redundant)} for `tests` [(program, test)]."""
     found, groups, idle = {}, {}, set()
     for program, test in tests:
         with tempfile.NamedTemporaryFile("r", encoding="utf-8") as listed:
@@ -110,7 +109,7 @@ def sites(libraries, tests):
                 name = key = f"{kernel_name(mangled)}, {BARRIERS[number[0]]} {number[1:]}"
                 idle.update({key} if match.group(2) else ())
             elif match := WAIT.fullmatch(line):
-                # One place that is come to by several tests is one mutant.
+                # A place that several tests reach is one mutant.
                 frames = match.group(3).split()
                 name = wait_name(match.group(2), frames)
                 key = (name, frames[0])
@@ -129,7 +128,6 @@ def sites(libraries, tests):
 
 
 def noticed(libraries, site, users):
-    """What notices that `site` is left out, or None."""
     for program, test in users:
         status, said = run(libraries, program, f"--gtest_filter={test}", JFORGE_EMULATED_OMIT=site)
         if status is None:

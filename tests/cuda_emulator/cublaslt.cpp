@@ -1,6 +1,5 @@
-/// libcublasLt as far as the program calls it: products of float32 and bfloat16 matrices with
-/// float32 sums on the emulated device, with its rules on algorithms, workspaces and alignments
-/// checked.
+/// The calls of libcublasLt that the program uses, with its rules on algorithms, workspaces and
+/// alignments.
 
 #include <cublasLt.h>
 
@@ -29,7 +28,7 @@ struct Description {
   std::int32_t transpose_b = CUBLAS_OP_N;
   std::uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   std::uint64_t bias = 0;
-  std::int32_t bias_type = -1;  ///< D's.
+  std::int32_t bias_type = -1;  ///< of D
 };
 struct Layout {
   cudaDataType type = CUDA_R_32F;
@@ -42,22 +41,20 @@ struct Preference {
   std::uint64_t most_workspace = 0;
   std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
   std::array<std::uint32_t, 4> alignments{kDefaultAlignment, kDefaultAlignment, kDefaultAlignment,
-                                          kDefaultAlignment};  ///< Of A, B, C, D.
+                                          kDefaultAlignment};  ///< of A, B, C, D
 };
 
-/// What stands in a cublasLtMatmulAlgo_t: for which problem it was asked, and what it needs.
-/// Without a workspace it serves any number of columns of B.
+/// Content of a cublasLtMatmulAlgo_t. Without a workspace it serves any number of columns of B.
 struct Algorithm {
   std::uint64_t problem;
   std::uint64_t workspace;
-  bool other_sums;  ///< It gives other bits (JFORGE_EMULATED_ROW_BITS).
+  bool other_sums;  ///< gives other bits (JFORGE_EMULATED_ROW_BITS)
   std::array<std::uint16_t, 4> alignments;
 };
 static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
 
 std::atomic<std::uint64_t> heuristic_calls{0};
 
-/// `handle` of the type that it was made with.
 template <class T, class Handle>
 T& as(Handle handle) {
   return *reinterpret_cast<T*>(handle);
@@ -74,8 +71,8 @@ ElementType element_type(cudaDataType type) {
   }
 }
 
-/// Also where an algorithm is asked for: the library may look at the address, of which no
-/// preference tells it, and choose a kernel that reads the bias so.
+/// Also checked when an algorithm is requested: the library may choose a kernel by the bias'
+/// address.
 void check_bias(std::uint64_t address) {
   constexpr std::uint64_t kAlignment = 16;
   if (address == 0) {
@@ -87,7 +84,7 @@ void check_bias(std::uint64_t address) {
   }
 }
 
-/// Of a product: without its matrices' addresses.
+/// Without the matrices' addresses.
 MatrixProduct product_of(const Description& description, const Layout& a, const Layout& b,
                          const Layout& c, const Layout& d) {
   const auto matrix = [](const Layout& layout, std::int32_t transpose) {
@@ -155,15 +152,14 @@ MatrixProduct product_of(const Description& description, const Layout& a, const 
   return product;
 }
 
-/// A device whose products' bits depend on the number of rows: "algorithm", those of the algorithm
-/// for 16 or more; "rows", those of every algorithm. Empty: of none.
+/// Whose bits depend on the number of rows: "algorithm" for the algorithm for 16 or more rows,
+/// "rows" for every algorithm.
 std::string row_bits() {
   const char* const chosen = std::getenv("JFORGE_EMULATED_ROW_BITS");
   return chosen == nullptr ? "" : chosen;
 }
 
-/// Hashes everything that an algorithm may depend on, except the number of B's columns if
-/// `any_columns`.
+/// Hashes what an algorithm may depend on, without B's columns if `any_columns`.
 std::uint64_t fingerprint(const Description& description, const MatrixProduct& product,
                           bool any_columns) {
   std::uint64_t hash = 0xcbf29ce484222325ULL;
@@ -183,9 +179,8 @@ std::uint64_t fingerprint(const Description& description, const MatrixProduct& p
   return hash;
 }
 
-/// The one algorithm for a problem: with sums cut into parts, that need a workspace, where the
-/// depth is large and the preference allows it. What adds such parts up may round them before a
-/// bias is added, which shows in bfloat16.
+/// Splits the sum if the depth is large and the preference allows a workspace. Adding the parts may
+/// round them before the bias is added.
 Algorithm choose(const Description& description, const MatrixProduct& product,
                  const Preference& preference) {
   constexpr std::int64_t kLargeDepth = 64;
@@ -215,8 +210,7 @@ cublasStatus_t set(T& field, const void* from, std::size_t bytes) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-/// Does `work` with the device; a Refusal becomes its failure. On a device that has failed before
-/// nothing can be launched.
+/// A Refusal becomes the device's failure. A failed device launches nothing.
 template <class Callable>
 cublasStatus_t with_device(Callable work) {
   Device& device = Device::get();
@@ -233,7 +227,7 @@ cublasStatus_t refuse(const char* call, int attribute) {
   });
 }
 
-/// The workspace is written, whatever the algorithm: two products that share one must be ordered.
+/// Any algorithm writes its workspace, so products that share one must be ordered.
 void spoil(DeviceMemory& memory, std::uint64_t workspace, std::size_t bytes) {
   if (bytes != 0) {
     std::memset(
@@ -246,7 +240,7 @@ void spoil(DeviceMemory& memory, std::uint64_t workspace, std::size_t bytes) {
 
 extern "C" {
 
-/// How often an algorithm was asked for since the program began: a test's own look, not cuBLASLt's.
+/// for tests only
 [[gnu::visibility("default")]] std::uint64_t jforge_emulated_heuristic_calls() {
   return heuristic_calls.load();
 }

@@ -1,5 +1,4 @@
-/// libcudart as far as the program calls it, on the emulated device. A call that is not here is
-/// named by the dynamic linker when it is made.
+/// The calls of libcudart that the program uses.
 
 #include <cuda_runtime_api.h>
 
@@ -32,20 +31,20 @@ using jforge::emulator::Work;
 
 namespace {
 
-// An A100's.
+// Limits of an A100.
 constexpr int kMultiprocessors = 108;
 constexpr int kWarpLanes = 32;
 constexpr int kMostThreads = 1024;
 constexpr std::size_t kPlainShared = std::size_t{48} << 10;
 constexpr unsigned kMostBlocksAcross = 65535;
 
-/// Of a block: JFORGE_EMULATED_SHARED_KIB, or an A100's.
+/// Shared memory of a block, by default an A100's.
 std::size_t most_shared() {
   const char* const kibibytes = std::getenv("JFORGE_EMULATED_SHARED_KIB");
   return std::size_t{kibibytes == nullptr ? 163 : std::strtoull(kibibytes, nullptr, 10)} << 10;
 }
 
-/// JFORGE_EMULATED_CAPABILITY, or an A100's: ten times the first number, and the second.
+/// Ten times the major plus the minor number, by default an A100's.
 int capability() {
   const char* const numbers = std::getenv("JFORGE_EMULATED_CAPABILITY");
   return numbers == nullptr ? 80 : static_cast<int>(std::strtol(numbers, nullptr, 10));
@@ -53,12 +52,11 @@ int capability() {
 
 using Bytes = std::vector<std::byte>;
 
-/// Of the calling thread: kept until it is asked for.
 thread_local cudaError_t last_error = cudaSuccess;
 
 struct Event {
   std::shared_ptr<Work> place;
-  CapturePlace captured;  ///< Where it was recorded last, in a capture.
+  CapturePlace captured;  ///< last place of recording in a capture
 };
 Event& event_of(cudaEvent_t handle) { return *reinterpret_cast<Event*>(handle); }
 
@@ -67,7 +65,6 @@ struct Function {
   std::string name;
   std::size_t most_dynamic_shared = kPlainShared;
 };
-/// Kernels by the host's stand-ins for them.
 std::unordered_map<const void*, Function>& functions() {
   static auto& all = *new std::unordered_map<const void*, Function>;
   return all;
@@ -90,7 +87,7 @@ bool is_pinned(const Device& device, const void* address) {
   return number_of(address) - begin < bytes;
 }
 
-/// Where the bytes are on the host: the address itself, or the device memory's copy.
+/// Returns the host address; accesses to device memory are checked.
 std::byte* bytes_at(Device& device, DeviceMemory::Use use, const void* address, std::size_t bytes,
                     const char* access) {
   return device.memory.owns(address)
@@ -115,8 +112,7 @@ bool kind_fits(const Device& device, const void* to, const void* from, cudaMemcp
   }
 }
 
-/// Pageable memory is read before the call returns and written before it returns; page-locked
-/// memory when the stream comes to it.
+/// Uses pageable memory before returning, page-locked memory in stream order.
 cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                  cudaStream_t handle, bool wait) {
   Device& device = Device::get();
@@ -445,7 +441,6 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   delete gone;
   return answer_of(device);
 }
-/// A stream that captures has nothing that could be waited for.
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (leaves_out_wait("cudaStreamSynchronize")) {
     return cudaSuccess;
@@ -477,11 +472,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, u
     Stream& stream = device.stream_of(handle);
     const auto& capture = event.captured.capture;
     if (stream.place.capture && stream.place.capture != capture) {
-      // What was recorded outside is nothing that a replay could wait for.
+      // A replay cannot wait for work recorded outside the capture.
       stream.place.capture->valid = false;
       status = cudaErrorStreamCaptureIsolation;
     } else if (capture) {
-      // The stream takes part in the capture from here on.
       stream.place.capture = capture;
       stream.place.after.insert(stream.place.after.end(), event.captured.after.begin(),
                                 event.captured.after.end());
@@ -614,7 +608,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*i
     }
   });
 }
-/// Clears a failure too, which a real one does not: so that one process can see several.
+/// Clears a failure, unlike a real device, so that tests can go on.
 cudaError_t cudaDeviceReset() {
   Device& device = Device::get();
   const Lock lock(device.mutex);
@@ -623,13 +617,13 @@ cudaError_t cudaDeviceReset() {
   return cudaSuccess;
 }
 
-/// What WorkOrder::host_waits() counts: a test's own look, not CUDA's.
+/// For tests only.
 [[gnu::visibility("default")]] std::uint64_t jforge_emulated_host_waits() {
   return jforge::emulator::WorkOrder::host_waits();
 }
 
-/// The same of what was given: keeps it from now on, or no longer, and says how much is kept; its
-/// name; and whether one comes before another in every order.
+/// For tests only: keeping work (returns its number), its name, and whether one precedes another in
+/// every order.
 [[gnu::visibility("default")]] std::uint64_t jforge_emulated_keep_work(int keep) {
   Device& device = Device::get();
   const Lock lock(device.mutex);

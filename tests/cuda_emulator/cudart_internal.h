@@ -1,6 +1,6 @@
 #pragma once
 
-/// How the calls of libcudart's stand-in answer.
+/// How libcudart's stand-in returns results.
 
 #include <cuda_runtime_api.h>
 
@@ -15,10 +15,9 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 
 /// Keeps a failure for cudaGetLastError.
 cudaError_t answer(cudaError_t status);
-/// The device's failure, where there is one, comes before the call's own result.
+/// The device's failure, if any, replaces the call's result.
 cudaError_t answer_of(Device& device, cudaError_t status = cudaSuccess);
 
-/// Does `work` with the device, then answers.
 template <class Callable>
 cudaError_t with_device(Callable work) {
   Device& device = Device::get();
@@ -27,8 +26,7 @@ cudaError_t with_device(Callable work) {
   return answer_of(device);
 }
 
-/// As with_device(), for what may not be called by a thread that captures: it makes the capture
-/// invalid.
+/// Like with_device(), but invalidates a capture by the calling thread.
 template <class Callable>
 cudaError_t outside_capture(Callable work) {
   if (Capture* const capture = Device::capturing(); capture != nullptr) {

@@ -16,7 +16,7 @@ namespace jforge::emulator {
 
 namespace {
 
-// nvcc's fat binary, as far as it must be read to find plain PTX in it.
+// The parts of nvcc's fat binary that lead to plain PTX.
 struct FatBinaryWrapper {
   std::uint32_t magic;
   std::uint32_t version;
@@ -46,7 +46,6 @@ T read_as(const std::byte* from) {
   return value;
 }
 
-/// The PTX of the first entry that holds any.
 std::string_view find_ptx(const void* wrapper_place) {
   const auto wrapper = read_as<FatBinaryWrapper>(static_cast<const std::byte*>(wrapper_place));
   if (wrapper.magic != kWrapperMagic) {
@@ -114,7 +113,7 @@ Device::Device() : order(kDefaultOrder) {
     return order.before().ordered(earlier, order.current());
   };
   memory.accessor.name = [this](std::uint32_t work) { return order.before().name(work); };
-  // Other threads, and other processes, may bring what is waited for.
+  // Other threads and processes may do the awaited work.
   order.when_idle([this] {
     mutex.unlock();
     std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -123,8 +122,8 @@ Device::Device() : order(kDefaultOrder) {
 }
 
 Device& Device::get() {
-  // Never destroyed: the program's own static objects may still free device memory. What it was
-  // never told of must not end as success.
+  // Never destroyed: static objects of the program may still free memory. A failure that the
+  // program never queried must not end as success.
   static Device& device = [&]() -> Device& {
     static_cast<void>(std::atexit([] {
       const Failure& failure = get().failure;
@@ -208,7 +207,7 @@ int Device::use() {
 std::uint64_t Device::allocate(std::size_t bytes, DeviceMemory::State state) {
   use();
   std::uint64_t begin = memory.allocate(bytes, state);
-  // A pool's allocation is answered at once, whatever has yet to be freed in a stream's order.
+  // Only a pool's allocation returns at once, without waiting for queued frees.
   if (begin == 0 && state == DeviceMemory::State::live) {
     order.wait_for_all();
     begin = memory.allocate(bytes, state);

@@ -1,6 +1,6 @@
 #pragma once
 
-/// The one emulated device of a process: what the replaced CUDA libraries share.
+/// A process' emulated device, shared by the replaced CUDA libraries.
 
 #include <cstddef>
 #include <functional>
@@ -19,12 +19,12 @@
 
 namespace jforge::emulator {
 
-/// A fat binary of the program: its kernels are read from the PTX when one is first launched.
+/// A fat binary of the program; its PTX is parsed at the first launch.
 class Module {
  public:
-  /// `wrapper`: what nvcc's code hands to __cudaRegisterFatBinary.
+  /// `wrapper`: the argument of __cudaRegisterFatBinary.
   explicit Module(const void* wrapper) : wrapper_(wrapper) {}
-  /// Throws Refusal when it is not there, or its PTX not known.
+  /// Throws Refusal if the kernel is missing or unsupported.
   [[nodiscard]] const Kernel& kernel(const std::string& name);
 
  private:
@@ -34,57 +34,49 @@ class Module {
   std::unordered_set<std::string> launched_;
 };
 
-/// A process has one device of those that the emulated machine has.
 class Device {
  public:
-  /// The order of work is JFORGE_EMULATED_ORDER's, or lazy.
+  /// Order of work: JFORGE_EMULATED_ORDER, by default lazy.
   [[nodiscard]] static Device& get();
 
   std::recursive_mutex mutex;
   DeviceMemory memory;
   WorkOrder order;
-  bool pools_trimmed = false;  ///< Whether memory pools have given back all that they kept.
+  bool pools_trimmed = false;  ///< memory pools have released all that they kept
   /// Page-locked host memory: begin → bytes.
   std::map<std::uint64_t, std::size_t> pinned;
 
-  /// What a launch, copy or free found wrong: as on a device it stays, and every later call returns
-  /// it, until reset().
+  /// As on a device, every later call returns the failure until reset().
   struct Failure {
-    int code = 0;  ///< A cudaError_t; 0: none.
+    int code = 0;  ///< a cudaError_t; 0: none
     std::string report;
-    bool told = false;  ///< To the program.
+    bool told = false;  ///< to the program
   };
   Failure failure;
-  /// Runs `work` unless the device failed; its Fault or Refusal becomes the failure, and a line on
-  /// standard error.
+  /// Runs `work` unless the device has failed; prints and keeps a Fault or Refusal as the failure.
   void attempt(const std::function<void()>& work);
-  /// attempt() of a piece of the order's work, which its accesses are held to be.
+  /// attempt() for queued work, to which its accesses are attributed.
   void run(const std::function<void()>& work);
-  /// `name`: for messages. `ready`: as Work's; not asked any more when the device failed. A
-  /// capturing stream records the work as a node instead, and null is returned.
+  /// `name`: for messages. `ready`: as in Work; not called after a failure. A capturing stream
+  /// records a node and null is returned.
   std::shared_ptr<Work> enqueue(Stream& stream, const std::string& name, std::function<void()> work,
                                 std::function<bool()> ready = {});
-  /// Device memory. Where there is not enough, `live` memory waits for what is still to be freed,
-  /// as cudaMalloc does; memory of a stream's order does not. 0: full.
+  /// Returns 0 if memory is full. `live` memory first waits for queued frees, as cudaMalloc does.
   [[nodiscard]] std::uint64_t allocate(std::size_t bytes, DeviceMemory::State state);
   /// `handle`: a cudaStream_t.
   [[nodiscard]] Stream& stream_of(void* handle);
-  /// Devices of the machine (JFORGE_EMULATED_DEVICES, 1 by default).
+  /// Number of devices (JFORGE_EMULATED_DEVICES, default 1).
   [[nodiscard]] int count() const { return count_; }
-  /// The calling thread's choice.
+  /// The calling thread's device index.
   [[nodiscard]] static int& current();
-  /// The calling thread's capture, or null.
   [[nodiscard]] static Capture*& capturing();
-  /// What belongs to a device is made on the calling thread's: throws Refusal where that is not the
-  /// one that the process has used before.
+  /// Selects the calling thread's device. Throws Refusal if the process has used another.
   int use();
-  /// Forgets what is not done, the failure and which device is used, and reads the environment
-  /// anew.
+  /// Drops unfinished work, the failure and the choice of device, and rereads the environment.
   void reset();
 
  private:
   Device();
-  /// From the environment.
   void configure();
   int count_ = 1;
   int used_ = -1;

@@ -1,5 +1,4 @@
-// What is made of CUDA's errors: which of them end the process, and what is said of one that a
-// library reports first; and of a device that is too small for a kernel.
+// Which CUDA errors end the process, and which devices are refused.
 
 #include <dlfcn.h>
 #include <gmock/gmock.h>
@@ -29,7 +28,7 @@ bool device_is_emulated() {
   return ::dlsym(RTLD_DEFAULT, "jforge_emulated_heuristic_calls") != nullptr;
 }
 
-/// Of an error that ends the process, by CUDA's own header, the other ranks must hear at once.
+/// The other ranks must learn at once of errors that, by CUDA's header, end the process.
 TEST(CudaErrors, WhatEndsTheProcessCutsTheRankOff) {
   std::ifstream header(JFORGE_CUDA_INCLUDE "/driver_types.h");
   if (!header) {
@@ -59,7 +58,6 @@ TEST(CudaErrors, WhatEndsTheProcessCutsTheRankOff) {
   EXPECT_GT(seen, 10);
 }
 
-/// Of whichever type an error is, and of whichever library.
 TEST(CudaErrors, NameThePlaceOfTheCall) {
   const auto expect_place = [](const auto& failing_call,
                                std::source_location where = std::source_location::current()) {
@@ -77,7 +75,6 @@ TEST(CudaErrors, NameThePlaceOfTheCall) {
   expect_place([] { cublas_check(CUBLAS_STATUS_INVALID_VALUE, "multiply"); });
 }
 
-/// Sets an environment variable of the emulated device until it goes.
 class EmulatedSetting {
  public:
   EmulatedSetting(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
@@ -89,8 +86,8 @@ class EmulatedSetting {
   const char* name_;
 };
 
-/// An algorithm for many rows with other sums is not used; a device whose every algorithm has other
-/// sums for other numbers of rows cannot decode so.
+/// An algorithm with other sums for many rows is avoided; if every algorithm has them, decoding is
+/// refused.
 TEST(CudaErrors, AProductWhoseRowsDependOnOthersIsFoundWhenItsWeightIsPacked) {
   if (!device_is_emulated()) {
     GTEST_SKIP() << "a real device is what it is";
@@ -138,7 +135,7 @@ TEST(CudaErrors, AProductWhoseRowsDependOnOthersIsFoundWhenItsWeightIsPacked) {
   }
 }
 
-/// cuBLAS says no more than that its launch has failed.
+/// cuBLAS reports only that its launch failed.
 TEST(CudaErrorsDeathTest, AProductOnABrokenDeviceNamesWhatBrokeIt) {
   if (!device_is_emulated()) {
     GTEST_SKIP() << "a real device is not broken on purpose";
@@ -162,7 +159,7 @@ TEST(CudaErrorsDeathTest, AProductOnABrokenDeviceNamesWhatBrokeIt) {
               "CUDA: .*: illegal address.* at .*/cuda_products\\.cpp:[0-9]");
 }
 
-/// A T4: before anything is loaded, not at the first kernel.
+/// A T4 is refused before anything is loaded.
 TEST(CudaErrors, ADeviceThatIsOlderThanTheKernelsIsRefused) {
   if (!device_is_emulated()) {
     GTEST_SKIP() << "a real device is what it is";
@@ -181,7 +178,6 @@ TEST(CudaErrors, ADeviceThatIsOlderThanTheKernelsIsRefused) {
   ASSERT_EQ(unsetenv("JFORGE_EMULATED_CAPABILITY"), 0);
 }
 
-/// Whose driver is older than the code that it would have to translate.
 TEST(CudaErrors, ADriverThatIsTooOldForTheCodeIsNotOurMistake) {
   try {
     cuda_check(cudaErrorUnsupportedPtxVersion, "multiply");

@@ -15,11 +15,11 @@ namespace jforge::emulator {
 
 namespace {
 constexpr std::size_t kAddressRange = std::size_t{16} << 40;
-/// Between two allocations: a write just past one is not inside the next.
+/// A write just past an allocation must not reach the next.
 constexpr std::size_t kGap = 4096;
 constexpr std::size_t kAlignment = 256;
-/// The program's heap keeps what is freed, up to pieces of this size: cells are six times as large
-/// as the memory they watch, and fresh pages for those of every test took a third of its time.
+/// Keeps freed pieces up to this size on the heap: fresh pages for cells, six times the memory that
+/// they watch, took a third of the tests' time.
 constexpr int kKeptByTheHeap = 1 << 30;
 
 std::string described(const DeviceMemory::Allocation& allocation) {
@@ -101,7 +101,7 @@ void DeviceMemory::free(std::uint64_t address) {
                                                       : " before their allocation"));
   }
   if (accessor.work != 0 && allocation.cells) {
-    // As a write of all of it.
+    // Counts as a write of all of it.
     note(Use::write, allocation, address, allocation.bytes, "free", 0);
   }
   allocation.state = State::freed;
@@ -112,13 +112,12 @@ void DeviceMemory::free(std::uint64_t address) {
 
 namespace {
 constexpr std::uint32_t kSeveralBlocks = ~std::uint32_t{0};
-/// Of write_block: the write was atomic.
+/// Flag in write_block for an atomic write.
 constexpr std::uint32_t kAtomic = std::uint32_t{1} << 31;
-/// A place in a block: its phase, then so many bits of the warp, or of several warps.
+/// A place in a block: its phase, then its warp, or several warps, in this many bits.
 constexpr unsigned kWarpBits = 6;
 constexpr std::uint32_t kSeveralWarps = (std::uint32_t{1} << kWarpBits) - 1;
 
-/// Whether another warp was at `other`, and no barrier is between.
 bool unordered(std::uint32_t place, std::uint32_t other) {
   return place >> kWarpBits == other >> kWarpBits && place != other;
 }
@@ -174,7 +173,7 @@ void DeviceMemory::note(Use use, Allocation& allocation, std::uint64_t address, 
     asked_by_ = accessor.work;
     followed_.fill(0);
   }
-  // The last granule may be cut off by the end.
+  // The allocation's end may cut off the last granule.
   const bool to_end = offset + bytes == allocation.bytes;
   const std::uint64_t ends = to_end ? offset : offset | bytes;
   const auto shift =

@@ -1,9 +1,9 @@
 #pragma once
 
-/// The emulated device's global memory. Device addresses lie in a reserved range that the host
-/// cannot read, so that a host access crashes as it would with a device; no address is given out
-/// twice, so that every use after a free is seen. Who last wrote and read what is kept, so that two
-/// accesses that nothing orders, one of them writing, are seen in whatever order they come.
+/// The emulated device's global memory. The host cannot read device addresses, so that a host
+/// access crashes as with a real device. No address is reused, so every use after a free is found.
+/// Each granule records its last writer and readers, so unordered accesses are found in whatever
+/// order they run.
 
 #include <array>
 #include <cstddef>
@@ -18,12 +18,12 @@ namespace jforge::emulator {
 class DeviceMemory {
  public:
   enum class State : std::uint8_t {
-    pending,  ///< cudaMallocAsync was called; its place in the stream is not reached yet.
+    pending,  ///< cudaMallocAsync was called; its stream has not reached it
     live,
     freed,
   };
   enum class Use : std::uint8_t { read, write, update };
-  /// Who wrote last and who read since: work, block (or several) and the place in it.
+  /// Last writer and readers since: work, block (or several), place in the block.
   struct Cell {
     std::uint32_t writer;
     std::uint32_t write_block;
@@ -32,12 +32,11 @@ class DeviceMemory {
     std::uint32_t read_block;
     std::uint32_t read_place;
   };
-  /// Whose accesses come now.
   struct Accessor {
-    std::uint32_t work = 0;   ///< 0: nobody's, and not looked at.
-    std::uint32_t block = 0;  ///< Of its launch.
-    std::uint32_t phase = 0;  ///< Barriers that the block has passed.
-    std::uint32_t warp = 0;   ///< Of the block. Within a warp all accesses count as ordered.
+    std::uint32_t work = 0;   ///< 0: none, not checked
+    std::uint32_t block = 0;  ///< of its launch
+    std::uint32_t phase = 0;  ///< barriers that the block has passed
+    std::uint32_t warp = 0;   ///< of the block; accesses of one warp count as ordered
     std::function<bool(std::uint32_t earlier)> follows;
     std::function<std::string(std::uint32_t work)> name;
   };
@@ -47,11 +46,11 @@ class DeviceMemory {
     std::uint64_t begin = 0;
     std::size_t bytes = 0;
     State state = State::live;
-    std::unique_ptr<std::byte[]> data;  ///< Filled with 0xff, a NaN in every float, until written.
-    /// Of each granule, from the first access of a work on; as narrow as the narrowest access.
+    std::unique_ptr<std::byte[]> data;  ///< filled with 0xff, NaN for floats, until written
+    /// One per granule, from the first access on; a granule is the narrowest access.
     std::unique_ptr<Cell[], void (*)(void*)> cells{nullptr, nullptr};
     unsigned granule_shift = 2;
-    std::uint32_t begun_by = 0;  ///< The work that began its life.
+    std::uint32_t begun_by = 0;  ///< the work that began its life
   };
 
   DeviceMemory();
@@ -59,20 +58,19 @@ class DeviceMemory {
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
-  /// A new address, aligned to 256 bytes; 0 when total_bytes() would be passed.
+  /// Returns a new address, aligned to 256 bytes; 0 if total_bytes() would be exceeded.
   [[nodiscard]] std::uint64_t allocate(std::size_t bytes, State state = State::live);
   /// Both throw Fault unless `address` begins an allocation in the state that they end.
   void begin_life(std::uint64_t address);
   void free(std::uint64_t address);
 
-  /// Whether an address belongs to the device at all, allocated or not.
   [[nodiscard]] bool owns(const void* address) const;
   [[nodiscard]] std::size_t live_bytes() const { return live_bytes_; }
   [[nodiscard]] std::size_t total_bytes() const { return total_bytes_; }
   void limit(std::size_t total_bytes) { total_bytes_ = total_bytes; }
 
-  /// Where the host keeps [address, address + bytes). Throws Fault, naming the nearest allocation,
-  /// unless all of it is inside one that is live.
+  /// Returns the host's copy. Throws Fault, naming the nearest allocation, unless all of it is
+  /// live.
   [[nodiscard]] std::byte* use(Use use, std::uint64_t address, std::size_t bytes,
                                const char* access, unsigned lane = 0) {
     std::byte* const place = at(address, bytes, access, lane);
@@ -81,7 +79,7 @@ class DeviceMemory {
     }
     return place;
   }
-  /// As use(), without a look at who used it before.
+  /// Like use(), without recording or checking the order of accesses.
   [[nodiscard]] std::byte* at(std::uint64_t address, std::size_t bytes, const char* access,
                               unsigned lane = 0) {
     const Allocation& last = allocations_.empty() ? kNothing : allocations_[last_];
@@ -95,7 +93,7 @@ class DeviceMemory {
 
  private:
   static const Allocation kNothing;
-  /// Index of the last allocation that begins at or before `address`, or the number of them.
+  /// Last allocation that begins at or before `address`, or their number.
   [[nodiscard]] std::size_t before(std::uint64_t address) const;
   [[nodiscard]] std::byte* find(std::uint64_t address, std::size_t bytes, const char* access,
                                 unsigned lane);
@@ -117,12 +115,11 @@ class DeviceMemory {
   std::size_t live_bytes_ = 0;
   std::size_t total_bytes_ = std::size_t{80} << 30;
   std::size_t last_ = 0;
-  std::array<std::uint32_t, 64> followed_{};  ///< Works that asked_by_ was seen to follow.
+  std::array<std::uint32_t, 64> followed_{};  ///< works that asked_by_ is known to follow
   std::uint32_t asked_by_ = 0;
-  std::vector<Allocation> allocations_;  ///< In the order of their addresses, also the freed.
+  std::vector<Allocation> allocations_;  ///< by address, freed ones included
 };
 
-/// "0x7f00" of an address, for messages.
 [[nodiscard]] std::string hexadecimal(std::uint64_t address);
 
 }  // namespace jforge::emulator

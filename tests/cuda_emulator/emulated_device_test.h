@@ -1,7 +1,6 @@
 #pragma once
 
-/// What tests of the emulated device begin with: memory, two streams that know nothing of each
-/// other, an event.
+/// Fixture with memory, two independent streams and an event.
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -69,7 +68,6 @@ class EmulatedDevice : public testing::Test {
   std::vector<float> values_;
 };
 
-/// The device's own words on its failure `status`.
 inline std::string report_of(cudaError_t status) {
   return status == cudaSuccess ? "no fault" : cudaGetErrorString(status);
 }

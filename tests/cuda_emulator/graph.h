@@ -1,7 +1,5 @@
 #pragma once
 
-/// Work that streams record instead of doing it.
-
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -11,27 +9,25 @@
 
 namespace jforge::emulator {
 
-/// Nodes in the order of the calls, so that what a node follows comes before it.
+/// Nodes in call order: predecessors come first.
 struct Graph {
   struct Node {
-    std::string name;  ///< For messages.
+    std::string name;
     std::function<void()> run;
     std::vector<std::size_t> after;
   };
   std::vector<Node> nodes;
 };
 
-/// From cudaStreamBeginCapture to cudaStreamEndCapture.
 struct Capture {
   Graph graph;
-  bool valid = true;  ///< No call was made that a capture forbids.
+  bool valid = true;  ///< no forbidden call was made
   std::thread::id thread = std::this_thread::get_id();
 };
 
-/// Where a stream or an event stands in a capture.
 struct CapturePlace {
-  std::shared_ptr<Capture> capture;  ///< Null: in none.
-  std::vector<std::size_t> after;    ///< Nodes that what comes next follows.
+  std::shared_ptr<Capture> capture;  ///< null: none
+  std::vector<std::size_t> after;    ///< nodes that the next one follows
 };
 
 }  // namespace jforge::emulator

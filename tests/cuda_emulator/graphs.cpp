@@ -1,5 +1,5 @@
-/// Stream capture and graphs of libcudart: a captured call becomes a node, and a launch gives all
-/// nodes to the order of work again, each after those that it followed.
+/// libcudart's stream capture and graphs: a launch queues all nodes, each after those that it
+/// followed.
 
 #include <algorithm>
 #include <cstdlib>
@@ -24,28 +24,27 @@ namespace {
 
 struct Executable {
   std::shared_ptr<const Graph> graph;
-  std::shared_ptr<Work> last;        ///< A launch follows the one before.
-  std::vector<std::uint32_t> lines;  ///< Of each node: that of a node before it, or one of its own.
+  std::shared_ptr<Work> last;        ///< a launch follows the previous one
+  std::vector<std::uint32_t> lines;  ///< by node: its predecessor's line, or a new one
   bool uploaded = false;
 };
 Executable& executable_of(cudaGraphExec_t handle) { return *reinterpret_cast<Executable*>(handle); }
 Graph& graph_of(cudaGraph_t handle) { return *reinterpret_cast<Graph*>(handle); }
 
-/// Whether JFORGE_EMULATED_GRAPHS says that memory is lacking there. `trimmed`: whether a pool has
-/// given back what it kept.
+/// JFORGE_EMULATED_GRAPHS simulates a lack of memory at `where`. `trimmed`: a pool has released
+/// memory.
 bool lacks_memory(std::string_view where, bool trimmed) {
   const char* const lack = std::getenv("JFORGE_EMULATED_GRAPHS");
   return lack != nullptr && (lack == where || (lack == "until-trimmed"sv && !trimmed));
 }
 
-/// By its own call or by the first launch. False where there is no memory for it.
+/// By its own call or the first launch. Returns false if memory is lacking.
 bool upload(Executable& executable) {
   executable.uploaded =
       executable.uploaded || !lacks_memory("no-upload", Device::get().pools_trimmed);
   return executable.uploaded;
 }
 
-/// Whether every node comes before `places`, directly or not.
 bool all_joined(const Graph& graph, const std::vector<std::size_t>& places) {
   std::vector<bool> reached(graph.nodes.size());
   for (const std::size_t place : places) {
@@ -138,7 +137,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
       throw Refusal("cudaGraphInstantiate with flags");
     }
     auto* const made = new Executable{std::make_shared<const Graph>(graph_of(graph)), nullptr, {}};
-    // A branch begins where a node follows one that another follows already.
+    // A branch begins at a node whose predecessors all have a follower.
     std::vector<bool> followed(made->graph->nodes.size());
     for (const Graph::Node& node : made->graph->nodes) {
       const auto free = std::find_if(node.after.begin(), node.after.end(),

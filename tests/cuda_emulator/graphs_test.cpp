@@ -1,5 +1,4 @@
-/// Captured streams: a graph does at each launch what the calls would have done, and what a capture
-/// forbids is refused. Runs with the emulated libraries.
+/// A graph launch does what the captured calls would have done. Runs with the emulated libraries.
 
 #include <gmock/gmock.h>
 
@@ -24,7 +23,7 @@ class Graphs : public EmulatedDevice {
     EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
     return executable;
   }
-  /// The capture is lost, and the stream usable.
+  /// The capture is lost, the stream remains usable.
   void expect_lost(cudaError_t expected) {
     cudaGraph_t graph = nullptr;
     EXPECT_EQ(cudaStreamEndCapture(first_, &graph), expected);
@@ -38,8 +37,7 @@ class Graphs : public EmulatedDevice {
   }
 };
 
-/// Copy in, y = 2 x, x = 2 y, y = 2 x, copy out: nothing happens at the capture, and each launch
-/// reads what is there then.
+/// Captures copy in, three doublings between x and y, copy out.
 TEST_F(Graphs, ReplayReadsMemoryAtReplay) {
   for (const std::string& order : every_order()) {
     set_order(order);
@@ -59,7 +57,7 @@ TEST_F(Graphs, ReplayReadsMemoryAtReplay) {
       ASSERT_EQ(cudaStreamSynchronize(first_), cudaSuccess);
       EXPECT_EQ(download()[5], 4.0F * value) << order;
     }
-    // A launch that is queued ends also when the graph is gone.
+    // A queued launch completes although its graph is destroyed.
     put(5.0F);
     ASSERT_EQ(cudaGraphLaunch(executable, second_), cudaSuccess);
     ASSERT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
@@ -68,7 +66,6 @@ TEST_F(Graphs, ReplayReadsMemoryAtReplay) {
   }
 }
 
-/// A second stream joins the capture by an event and is joined again by another.
 TEST_F(Graphs, ForkAndJoin) {
   float* z = nullptr;
   ASSERT_EQ(cudaMalloc(reinterpret_cast<void**>(&z), kBytes), cudaSuccess);
@@ -88,7 +85,7 @@ TEST_F(Graphs, ForkAndJoin) {
         ASSERT_EQ(cudaStreamWaitEvent(first_, joined, 0), cudaSuccess);
       }
       launch_double(z, y_, kCount, first_);
-      // Without this one the branch would be lost, and the capture refused.
+      // Without this wait the capture is refused.
       ASSERT_EQ(cudaStreamWaitEvent(first_, joined, 0), cudaSuccess);
       const cudaGraphExec_t executable = end();
       if (with_join) {
@@ -111,7 +108,7 @@ TEST_F(Graphs, ForkAndJoin) {
   EXPECT_EQ(cudaFree(z), cudaSuccess);
 }
 
-/// An executable takes memory of the device when it is uploaded: by a call, or by its first launch.
+/// A call or the first launch uploads.
 TEST_F(Graphs, AnUploadMayLackMemory) {
   begin();
   launch_double(x_, y_, kCount, first_);
@@ -149,7 +146,7 @@ TEST_F(Graphs, WhatACaptureForbidsIsRefused) {
     EXPECT_EQ(calls[i](), cudaErrorStreamCaptureUnsupported) << i;
     expect_lost(cudaErrorStreamCaptureInvalidated);
   }
-  // Waiting for what was recorded outside, and a branch that nobody joined.
+  // Waits for work outside the capture, then leaves a branch unjoined.
   ASSERT_EQ(cudaEventRecord(event_, second_), cudaSuccess);
   begin();
   EXPECT_EQ(cudaStreamWaitEvent(first_, event_, 0), cudaErrorStreamCaptureIsolation);

@@ -1,8 +1,7 @@
 #pragma once
 
-/// Which work comes before which in every legal order: by streams, events and the host's waits.
-/// Each work knows, of every line of works that follow each other, the last one before it (a vector
-/// clock).
+/// Order of works in every legal schedule. A work's vector clock has the last work before it in
+/// every line of works that follow each other.
 
 #include <cstdint>
 #include <string>
@@ -12,20 +11,20 @@
 namespace jforge::emulator {
 
 struct Stamp {
-  std::uint32_t work = 0;  ///< 0: none.
+  std::uint32_t work = 0;  ///< 0: none
   std::vector<std::uint32_t> clock;
 };
 
 class HappensBefore {
  public:
   [[nodiscard]] std::uint32_t new_line();
-  /// Another may take it: what it does is then held to come after.
+  /// Another stream may reuse the line; its work then comes after.
   void end_line(std::uint32_t line) { free_.push_back(line); }
 
-  /// The next work of `line`, which the host gives now; what it follows besides is joined to it.
+  /// Returns the next work of `line`, queued now; further predecessors are joined to it.
   [[nodiscard]] Stamp next(std::uint32_t line, const std::string& name);
   static void join(Stamp& later, const Stamp& earlier) { join(later.clock, earlier.clock); }
-  /// The host has waited for it: all that it gives from now on comes later.
+  /// Work queued from now on follows `work`.
   void host_saw(const Stamp& work) { join(host_, work.clock); }
   void host_saw_all() { host_ = lengths_; }
 
@@ -46,7 +45,7 @@ class HappensBefore {
   std::vector<std::uint32_t> lengths_;
   std::vector<std::uint32_t> free_;
   std::vector<std::uint32_t> host_;
-  std::vector<Place> places_{{0, 0, nullptr}};  ///< Of each work; the first is none.
+  std::vector<Place> places_{{0, 0, nullptr}};  ///< by work; the first is none
   std::unordered_set<std::string> names_;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-/// PTX as the emulator executes it: one instruction for the lanes of a warp that stand at it.
+/// PTX as the emulator runs it.
 
 #include <array>
 #include <cstddef>
@@ -26,18 +26,18 @@ enum class Flow : std::uint8_t {
   branch,
   exit,
   block_barrier,
-  meeting,  ///< Runs when all member lanes have come: shuffles, votes, warp barriers, mma.
+  meeting,  ///< runs when all member lanes have arrived: shuffles, votes, warp barriers, mma
 };
 
-/// [base + offset]; the base is a register of 32 or 64 bits.
+/// [base + offset]; the base is a 32- or 64-bit register.
 struct Address {
   std::uint32_t base = 0;
   bool narrow = false;
   std::int64_t offset = 0;
 };
 
-/// Operands are byte offsets into the warp's register file, where each register, constant and
-/// special register has a value per lane (a predicate: one LaneMask).
+/// Operands are byte offsets into the warp's register file, which has a value per lane of each
+/// register, constant and special register (a predicate: one LaneMask).
 struct Instruction {
   Execute execute = nullptr;
   Flow flow = Flow::plain;
@@ -46,48 +46,46 @@ struct Instruction {
   std::uint32_t guard = 0;
   std::array<std::uint32_t, 16> operands{};
   std::array<Address, 2> addresses{};
-  std::uint32_t target = 0;  ///< Of a branch: index of an instruction.
+  std::uint32_t target = 0;  ///< of a branch: index of an instruction
   std::uint32_t immediate = 0;
-  std::uint32_t width = 0;    ///< Bytes of the registers of a Slot::wider operand.
-  std::uint32_t members = 0;  ///< Of a meeting: operand with the member mask, where has_members.
+  std::uint32_t width = 0;    ///< bytes of the registers of a Slot::wider operand
+  std::uint32_t members = 0;  ///< of a meeting: operand with the member mask
   bool has_members = false;
 };
 
-/// What an operand of an operation may be.
 enum class Slot : std::uint8_t {
-  value,                 ///< Register, constant, special register or symbol.
-  result,                ///< Register or _.
-  wider_value,           ///< As value and result, in registers at least as wide as the type.
-  wider_result,          //
-  predicate,             ///< One predicate register.
-  predicate_result,      ///< p or p|q: two operands, q being the opposite.
-  result_and_predicate,  ///< r or r|p: two operands.
+  value,        ///< register, constant, special register or symbol
+  result,       ///< register or _
+  wider_value,  ///< like value and result, in registers at least as wide
+  wider_result,
+  predicate,             ///< one predicate register
+  predicate_result,      ///< p or p|q: two operands, q is the opposite
+  result_and_predicate,  ///< r or r|p: two operands
   address,
   label,
-  immediate,  ///< A number in the instruction.
-  members,    ///< As value: the lanes that meet here.
+  immediate,  ///< a number in the instruction
+  members,    ///< like value: the lanes that meet here
 };
 struct Form {
   Slot slot;
-  unsigned width = 4;            ///< Bytes of one element.
-  unsigned count = 1;            ///< More than 1: {a, b, …}.
-  bool may_be_left_out = false;  ///< A value that is then all ones.
+  unsigned width = 4;            ///< bytes of one element
+  unsigned count = 1;            ///< more than 1: {a, b, …}
+  bool may_be_left_out = false;  ///< a value that is then all ones
 };
 struct Operation {
   Execute execute;
   Flow flow;
   std::vector<Form> forms;
-  unsigned shared_bytes = 0;  ///< The narrowest piece that it may take from shared memory.
+  unsigned shared_bytes = 0;  ///< narrowest access to shared memory
 };
 
-/// Every operation that the emulator knows, by its complete name with all modifiers: what is not
-/// here is refused. `mov` between a register and its parts has the keys "mov.b64 pack2",
-/// "mov.b64 unpack2" and so on.
+/// Supported operations by full name with modifiers. `mov` between a register and its parts has
+/// keys such as "mov.b64 pack2" and "mov.b64 unpack2".
 [[nodiscard]] const std::unordered_map<std::string_view, Operation>& operations();
 
-/// Where generic addresses of shared memory begin.
+/// start of generic addresses of shared memory
 inline constexpr std::uint64_t kSharedWindow = std::uint64_t{1} << 60;
-/// And a thread's own memory.
+/// start of generic addresses of local memory
 inline constexpr std::uint64_t kLocalWindow = std::uint64_t{1} << 61;
 
 enum class Special : std::uint8_t {
@@ -119,23 +117,23 @@ struct Kernel {
     std::size_t bytes;
   };
   std::string name;
-  std::string refused;  ///< What in it is not known, with its line; empty: it may be launched.
+  std::string refused;  ///< unsupported part with its line; empty: launchable
   std::vector<Parameter> parameters;
   std::size_t parameter_bytes = 0;
-  std::size_t static_shared = 0;    ///< Dynamic shared memory begins here.
-  std::size_t local_bytes = 0;      ///< Of each thread.
-  std::size_t shared_granule = 16;  ///< No access to shared memory is narrower.
+  std::size_t static_shared = 0;  ///< dynamic shared memory begins here
+  std::size_t local_bytes = 0;
+  std::size_t shared_granule = 16;  ///< no access to shared memory is narrower
   std::vector<Instruction> code;
-  std::vector<std::string> text;         ///< Of each instruction, for messages.
-  std::vector<std::uint32_t> lines;      ///< Of each instruction in the PTX.
-  std::vector<std::byte> register_file;  ///< Of a warp before it begins: the constants.
-  /// Of warps that have ended: the constants are as they were.
+  std::vector<std::string> text;         ///< by instruction, for messages
+  std::vector<std::uint32_t> lines;      ///< by instruction, in the PTX
+  std::vector<std::byte> register_file;  ///< a new warp's: the constants
+  /// From ended warps, for reuse; the constants are unchanged.
   mutable std::vector<std::vector<std::byte>> used_register_files;
-  std::vector<std::pair<Special, std::uint32_t>> specials;  ///< Used ones and their place.
+  std::vector<std::pair<Special, std::uint32_t>> specials;  ///< those in use, with their offsets
 };
 
-/// Every kernel of a PTX text. One that is not known in all its parts is there as refused; throws
-/// Refusal for what is not known outside the kernels.
+/// Returns every kernel; unsupported ones are marked refused. Throws Refusal for other unsupported
+/// text.
 [[nodiscard]] std::vector<Kernel> parse_ptx(std::string_view text);
 
 }  // namespace jforge::emulator

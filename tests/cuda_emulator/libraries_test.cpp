@@ -1,5 +1,5 @@
-/// The stand-ins of CUDA's libraries: right results, and the misuse that each finds. Runs with the
-/// emulated libraries.
+/// Results and detected misuse of the stand-ins of CUDA's libraries. Runs with the emulated
+/// libraries.
 
 #include <cublasLt.h>
 #include <dlfcn.h>
@@ -19,7 +19,6 @@ namespace {
 using testing::AnyOf;
 using testing::HasSubstr;
 
-/// How often an algorithm was asked for.
 std::uint64_t heuristic_calls() {
   void* const count = dlsym(RTLD_DEFAULT, "jforge_emulated_heuristic_calls");
   return count == nullptr ? 0 : reinterpret_cast<std::uint64_t (*)()>(count)();
@@ -33,7 +32,7 @@ std::uint16_t bfloat16_bits(float value) {
   return static_cast<std::uint16_t>((bits + 0x7fffU + (bits >> 16 & 1U)) >> 16);
 }
 
-/// d [m, n] = a [m, k] · b [k, n] + beta · d + bias, a and b as they are or transposed.
+/// d [m, n] = a [m, k] · b [k, n] + beta · d + bias, a and b transposed or not.
 class Product : public EmulatedDevice {
  protected:
   static constexpr std::int64_t kM = 6;
@@ -57,7 +56,6 @@ class Product : public EmulatedDevice {
     EmulatedDevice::TearDown();
   }
 
-  /// cuBLASLt's objects for one product.
   struct Call {
     cublasLtMatmulDesc_t description = nullptr;
     cublasLtMatrixLayout_t a = nullptr;
@@ -73,7 +71,7 @@ class Product : public EmulatedDevice {
     bool with_bias = false;
     std::uint32_t alignment = 256;
     std::int64_t columns = kN;
-    /// Whose parts may be rounded before its bias is added.
+    /// Parts may be rounded before the bias is added.
     [[nodiscard]] bool narrow_bias() const { return with_bias && out == CUDA_R_16BF; }
   };
   Call prepare(const Kind& kind) {
@@ -297,7 +295,6 @@ TEST_F(Product, MatricesAreBounded) {
   destroy(call);
 }
 
-/// The workspace is written: whoever keeps something there loses it.
 TEST_F(Product, WritesItsWorkspace) {
   fill_all({});
   const Call call = prepare({});
@@ -325,7 +322,6 @@ TEST_F(Product, WhatIsNotKnownIsRefusedByName) {
   destroy(call);
 }
 
-/// Two products that share a workspace must be ordered, as must all that share memory.
 TEST_F(Product, AWorkspaceOfTwoStreamsIsARace) {
   fill_all({});
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
@@ -391,7 +387,7 @@ TEST_F(Pools, AFullDeviceSaysSo) {
   EXPECT_EQ(cudaStreamSynchronize(first_), cudaSuccess);
 }
 
-/// Memory whose free has yet to come is nobody else's: who wants it waits for that.
+/// Memory of a queued free is still taken, so the allocation fails at once.
 TEST_F(Pools, AnAllocationDoesNotWaitForFrees) {
   constexpr std::size_t kMost = std::size_t{600} << 10;
   ASSERT_EQ(setenv("JFORGE_EMULATED_MIB", "1", 1), 0);
@@ -408,7 +404,6 @@ TEST_F(Pools, AnAllocationDoesNotWaitForFrees) {
   ASSERT_EQ(unsetenv("JFORGE_EMULATED_MIB"), 0);
 }
 
-/// The other stream's use is ordered before the free by an event, or is not.
 TEST_F(Pools, AFreeWaitsForEveryUse) {
   const auto status = [&](bool with_wait) {
     upload();

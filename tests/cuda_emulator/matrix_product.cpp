@@ -41,7 +41,7 @@ std::byte* Matrix::data(DeviceMemory& memory, DeviceMemory::Use use, const char*
   const std::size_t apart = static_cast<std::size_t>(step) * size;
   std::byte* const begin =
       memory.at(address, static_cast<std::size_t>(count - 1) * apart + column, access);
-  // What lies between the columns is another's.
+  // Gaps between columns belong to others.
   for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
     static_cast<void>(memory.use(use, address + i * apart, column, access));
   }
@@ -54,7 +54,7 @@ void MatrixProduct::run(DeviceMemory& memory) const {
   }
   const auto rows = static_cast<std::size_t>(d.rows);
   const auto depth = static_cast<std::size_t>(a.columns);
-  // a by columns, so that the innermost loop runs along one.
+  // a by columns, so that the innermost loop is contiguous.
   std::vector<double> a_columns(rows * depth);
   const std::byte* b_data = nullptr;
   if (depth != 0) {

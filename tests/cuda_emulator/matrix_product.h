@@ -1,6 +1,6 @@
 #pragma once
 
-/// Matrix products in device memory, for the stand-ins of cuBLAS and cuBLASLt.
+/// Matrix products for the stand-in of cuBLASLt.
 
 #include <cstdint>
 #include <optional>
@@ -14,14 +14,14 @@ enum class ElementType : std::uint8_t { float32, bfloat16 };
   return type == ElementType::float32 ? 4 : 2;
 }
 
-/// Column-major, as cuBLAS has them.
+/// Column-major, as in cuBLAS.
 struct Matrix {
   std::uint64_t address = 0;
   ElementType type = ElementType::float32;
   bool transposed = false;
-  std::int64_t rows = 0;     ///< Of op(matrix).
-  std::int64_t columns = 0;  ///< Of op(matrix).
-  std::int64_t step = 0;     ///< Between columns in memory.
+  std::int64_t rows = 0;     ///< of op(matrix)
+  std::int64_t columns = 0;  ///< of op(matrix)
+  std::int64_t step = 0;     ///< between columns in memory
 
   /// Throws Fault unless all of it is device memory.
   [[nodiscard]] std::byte* data(DeviceMemory& memory, DeviceMemory::Use use,
@@ -31,8 +31,8 @@ struct Matrix {
   }
 };
 
-/// d [m, n] = round(alpha · a [m, k] · b [k, n] + beta · c [m, n] + bias [m]); with beta 0 c is not
-/// read. Sums in double, rounded once: more exact than any device's order of float32 sums.
+/// d [m, n] = round(alpha · a [m, k] · b [k, n] + beta · c [m, n] + bias [m]). Sums are in double,
+/// rounded once; c is not read if beta is 0.
 struct MatrixProduct {
   Matrix a;
   Matrix b;
@@ -40,9 +40,8 @@ struct MatrixProduct {
   Matrix d;
   float alpha = 1;
   float beta = 0;
-  std::optional<Matrix> bias;  ///< [m, 1].
+  std::optional<Matrix> bias;  ///< [m, 1]
 
-  /// Throws Fault where a matrix is not device memory.
   void run(DeviceMemory& memory) const;
 };
 

@@ -1,5 +1,4 @@
-/// Memory allocated and freed in a stream's order, of libcudart: addresses are new ones, and each
-/// life begins and ends where its stream comes to the call.
+/// libcudart's stream-ordered memory: a life begins and ends when its stream reaches the call.
 
 #include "tests/cuda_emulator/cudart_internal.h"
 #include "tests/cuda_emulator/device.h"
@@ -16,7 +15,7 @@ using jforge::emulator::with_device;
 namespace {
 
 struct Pool {
-  std::uint64_t threshold = 0;  ///< Kept for the pool's own use when nobody does.
+  std::uint64_t threshold = 0;  ///< kept by the pool
   std::uint64_t used = 0;
   std::uint64_t reserved = 0;
   std::uint64_t most_used = 0;
@@ -39,7 +38,7 @@ struct Piece {
   std::shared_ptr<Pool> pool;
   std::size_t bytes;
 };
-/// Pools live until their last memory is free.
+/// Pools live until their last memory is freed.
 std::unordered_map<const Pool*, std::shared_ptr<Pool>>& pools() {
   static auto& all = *new std::unordered_map<const Pool*, std::shared_ptr<Pool>>{
       {&default_pool(), std::shared_ptr<Pool>(&default_pool(), [](Pool*) {})}};
@@ -166,7 +165,7 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
 }
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, std::size_t bytes) {
   return with_device([&](Device& device) {
-    // It waits for nothing: what a stream has yet to free is still taken.
+    // Memory of queued frees still counts as used.
     Pool& own = pool_of(pool);
     device.pools_trimmed = device.pools_trimmed || bytes == 0;
     own.reserved = std::max<std::uint64_t>(own.used, std::min<std::uint64_t>(own.reserved, bytes));

@@ -20,7 +20,7 @@ namespace jforge::emulator {
 
 namespace {
 
-/// The list's file; −1: none is wanted.
+/// −1: no list is wanted.
 int list_file() {
   static const int file = [] {
     const char* const path = std::getenv("JFORGE_EMULATED_LIST");
@@ -37,7 +37,7 @@ int list_file() {
 }
 bool listing() { return list_file() >= 0; }
 
-/// In one write, so that lines of several processes do not run together.
+/// A single write, so that lines of several processes do not mix.
 void list(const std::string& line) {
   const std::string text = line + "\n";
   if (::write(list_file(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
@@ -58,16 +58,14 @@ const std::unordered_set<std::string>& omitted() {
   return all;
 }
 
-/// An instruction's name with its modifiers.
 std::string name_of(const std::string& text) {
   const std::size_t begin = text.front() == '@' ? text.find(' ') + 1 : 0;
   return text.substr(begin, text.find_first_of(" ;", begin) - begin);
 }
 
-/// Whether an instruction may access shared memory.
 bool uses_shared(const std::string& text) {
   const std::string name = name_of(text);
-  // A copy arrives where it is waited for.
+  // A copy arrives when it is waited for.
   if (name.find(".shared") != std::string::npos || name.starts_with("cp.async.wait")) {
     return true;
   }
@@ -77,8 +75,7 @@ bool uses_shared(const std::string& text) {
          name.find(".param") == std::string::npos && name.find(".local") == std::string::npos;
 }
 
-/// Whether a way along `next` leads from `start` to an access to shared memory before it comes to a
-/// barrier.
+/// Returns whether a path along `next` from `start` accesses shared memory before a barrier.
 bool reaches_shared(const Kernel& kernel, std::size_t start,
                     const std::vector<std::vector<std::size_t>>& next) {
   std::vector<bool> seen(kernel.code.size());
@@ -98,8 +95,8 @@ bool reaches_shared(const Kernel& kernel, std::size_t start,
   return false;
 }
 
-/// The barriers that the ones beside them make superfluous, as far as shared memory goes: on one of
-/// their sides none is accessed up to the next barrier or the end.
+/// Finds barriers that neighbours make redundant: on one side shared memory is not accessed up to
+/// the next barrier or the end.
 std::vector<bool> idle_barriers(const Kernel& kernel) {
   std::vector<std::vector<std::size_t>> after(kernel.code.size());
   std::vector<std::vector<std::size_t>> before(kernel.code.size());
@@ -126,7 +123,7 @@ std::vector<bool> idle_barriers(const Kernel& kernel) {
   return idle;
 }
 
-/// What could be left out of a kernel, by its letter in a site's name.
+/// What can be omitted, by its letter in a site's name.
 enum class Kind : char { block_barrier = 'b', warp_barrier = 'w', copy_wait = 'c', none = 0 };
 
 Kind kind_of(const Kernel& kernel, std::size_t i) {
@@ -171,7 +168,7 @@ bool leaves_out_wait(const char* call) {
   if (!listing() && omitted().empty()) {
     return false;
   }
-  // The calls that led here, without this one and the library's.
+  // The callers, without this function and the library's.
   constexpr int kOwn = 2;
   constexpr int kDeep = 6;
   std::array<void*, kOwn + kDeep> frames{};

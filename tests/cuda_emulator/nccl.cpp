@@ -1,7 +1,6 @@
-/// libnccl as far as the program calls it, over shared memory between the processes of one machine.
-/// A collective is two pieces of its stream's work: it gives its input to the others, and takes
-/// theirs when all have given. A thread of the process does the first when another rank waits for
-/// it, as a device would without being asked.
+/// The calls of libnccl that the program uses, over shared memory between processes of one machine.
+/// A collective is two works of its stream: it gives its input, and takes the others' when all have
+/// given. A thread does the first if another rank waits, as a device would unasked.
 
 #include <nccl.h>
 
@@ -50,7 +49,7 @@ struct ElementKind {
   const char* name;
   std::size_t bytes;
 };
-/// Throws Refusal for the types that the program never sends.
+/// Throws Refusal for types that the program never sends.
 ElementKind element_kind(std::uint32_t type) {
   switch (type) {
     case ncclInt8:
@@ -83,7 +82,7 @@ std::string described(const CollectiveCall& call) {
   return text;
 }
 
-/// out[i] = the sum of in[rank][i] over the ranks, in their order, rounded once.
+/// out[i] = Σ in[rank][i] in rank order, rounded once.
 template <class T, class Sum = T>
 void add_up(const std::vector<std::vector<std::byte>>& in, std::span<std::byte> out) {
   for (std::size_t at = 0; at < out.size(); at += sizeof(T)) {
@@ -127,9 +126,9 @@ void add_up(std::uint32_t type, const std::vector<std::vector<std::byte>>& in,
   }
 }
 
-/// JFORGE_EMULATED_NCCL_FAILURE, "RANK:CALL" or "RANK:+CALL": during which call of a rank its
-/// communicator fails, from 1, or counted from the call that finds the variable first. 0: it cannot
-/// even be made. "RANK:?CALL": from then on it cannot be asked whether it has.
+/// JFORGE_EMULATED_NCCL_FAILURE, "RANK:CALL" or "RANK:+CALL": the rank's communicator fails in this
+/// call, counted from 1, or from the call that first sees the variable; 0: it cannot be made.
+/// "RANK:?CALL": from then on it cannot be asked whether it failed.
 struct ToldFailure {
   explicit ToldFailure(unsigned rank) {
     const char* const told = std::getenv("JFORGE_EMULATED_NCCL_FAILURE");
@@ -150,8 +149,8 @@ struct ToldFailure {
   unsigned long long call = 0;
 };
 
-/// JFORGE_EMULATED_NCCL_HOST=1: as between ranks of one host. Nobody learns of another's end or
-/// failure, and ncclCommAbort does not return, as it may not where a kernel does not end.
+/// JFORGE_EMULATED_NCCL_HOST=1 acts like ranks of one host: no rank learns of another's end, and
+/// ncclCommAbort does not return, as it may not if a kernel does not end.
 bool like_one_host() { return std::getenv("JFORGE_EMULATED_NCCL_HOST") != nullptr; }
 
 class Communicator : public std::enable_shared_from_this<Communicator> {
@@ -168,7 +167,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   }
   [[nodiscard]] const Rendezvous& meeting() const { return meeting_; }
 
-  /// What the process does beside its calls.
   void tick(Device& device) {
     if (aborted_) {
       return;
@@ -230,7 +228,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
         throw Refusal("NCCL reduction " + std::to_string(call.operation));
       }
       Stream& own = device.stream_of(stream);
-      // Calls of one communicator follow each other, whatever their streams.
+      // Calls of a communicator are ordered across streams.
       if (last_) {
         own.waits_for.push_back(last_);
       }
@@ -252,7 +250,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   }
 
   void finalize() {
-    // In this order: what tick() makes of the result is the last word.
+    // In this order, so that tick() sets the final result.
     ncclResult_t sound = ncclSuccess;
     result_.compare_exchange_strong(sound, ncclInProgress);
     finalizing_ = true;
@@ -261,7 +259,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     aborted_ = true;
     meeting_.leave(Rendezvous::State::aborted);
   }
-  /// The own part; throws nothing.
+  /// Waits for this rank's part; does not throw.
   void wait_for_calls() {
     Device& device = Device::get();
     const std::lock_guard lock(device.mutex);
@@ -301,7 +299,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
       meeting_.give(number, call, {input, bytes});
     }
     given_ = number + 1;
-    // Until all have come nobody may count on what is there.
+    // undefined until all have arrived
     if (const std::size_t out = output_bytes(call); out != 0) {
       std::memset(memory.use(DeviceMemory::Use::write, to, out, "NCCL writes its result,"), 0xff,
                   out);
@@ -344,7 +342,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
         meeting_.take(call.root, number, out);
         break;
       default: {
-        // All of every input, of which a scattered sum uses a part.
+        // Reduce-scatter uses only a part of each input.
         const bool scattered = static_cast<Kind>(call.kind) == Kind::reduce_scatter;
         const std::size_t all = bytes * (scattered ? ranks : 1);
         std::vector<std::vector<std::byte>> inputs(ranks);
@@ -364,22 +362,22 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   Rendezvous meeting_;
   std::atomic<ncclResult_t> result_{ncclInProgress};
-  std::atomic<bool> silent_ = false;  ///< As it was told.
+  std::atomic<bool> silent_ = false;
   std::atomic<bool> complete_{false};
   std::atomic<bool> aborted_{false};
   std::atomic<bool> finalizing_{false};
   std::atomic<bool> ended_{false};
   std::atomic<std::uint64_t> called_{0};
-  std::uint64_t untold_ = 0;  ///< Calls before one is told to fail.
+  std::uint64_t untold_ = 0;  ///< calls before the failing one is chosen
   std::atomic<std::uint64_t> given_{0};
   std::atomic<std::uint64_t> taken_{0};
-  std::shared_ptr<Work> last_;  ///< Under the device's mutex.
+  std::shared_ptr<Work> last_;  ///< guarded by the device's mutex
   std::mutex message_mutex_;
   std::string message_;
   std::string told_;
 };
 
-/// Those of the process, and the thread that looks after them.
+/// with the thread that serves them
 class Communicators {
  public:
   static Communicators& get() {
@@ -402,7 +400,7 @@ class Communicators {
     }
     return made;
   }
-  /// Null for what is no communicator, or no more.
+  /// Null if it is not, or no longer, a communicator.
   std::shared_ptr<Communicator> find(ncclComm_t handle) {
     const std::lock_guard lock(mutex_);
     for (const auto& one : all_) {
@@ -573,7 +571,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     return own.result();
   });
 }
-/// Ends its own calls first; without ncclCommFinalize too.
+/// Completes its calls first, with or without ncclCommFinalize.
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   return with(comm, [](Communicator& own) {
     const auto self = own.shared_from_this();
@@ -588,7 +586,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     return ncclSuccess;
   });
 }
-/// Takes no lock of the device's: another thread may be waiting there for the calls that end now.
+/// Does not lock the device, which a thread that waits for these calls may hold.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   return with(comm, [](Communicator& own) {
     const auto self = own.shared_from_this();

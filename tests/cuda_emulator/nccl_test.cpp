@@ -1,5 +1,4 @@
-/// NCCL's stand-in between processes: right results in every order of work, and what ranks do wrong
-/// is named. Runs with the emulated libraries.
+/// Tests NCCL's stand-in between processes. Runs with the emulated libraries.
 
 #include <gmock/gmock.h>
 #include <nccl.h>
@@ -21,7 +20,6 @@ namespace {
 
 constexpr std::size_t kPart = 64;
 
-/// One process of several, on a device of its own, with a communicator over all.
 class Rank {
  public:
   Rank(int rank, int ranks, ncclUniqueId id, int device, const std::string& order)
@@ -40,7 +38,6 @@ class Rank {
     }
   }
   [[nodiscard]] ncclResult_t started() const { return started_; }
-  /// The communicator's result when nothing is under way any more.
   [[nodiscard]] ncclResult_t settled() const {
     ncclResult_t result = ncclInProgress;
     while (result == ncclInProgress) {
@@ -72,7 +69,7 @@ class Rank {
         "copy to the host");
     return values;
   }
-  /// Ends the process: the parent sees `what`.
+  /// Ends the process, so that the parent sees `what`.
   static void require(bool holds, const std::string& what) {
     if (!holds) {
       std::fprintf(stderr, "rank failed: %s: %s\n", what.c_str(),
@@ -92,7 +89,7 @@ class Rank {
   ncclResult_t started_ = ncclSuccess;
 };
 
-/// Runs `work(rank)` in processes of their own; whether all end well.
+/// Runs `work(rank)` in child processes.
 bool all_end_well(int ranks, const std::function<void(int rank)>& work) {
   std::vector<pid_t> processes;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -130,8 +127,7 @@ float sum_of(int ranks, std::size_t i) {
          static_cast<float>(100 * ranks * (ranks - 1) / 2);
 }
 
-/// Every collective between as many ranks as there may be, each in another order of work than the
-/// next.
+/// Ranks run in different orders of work.
 TEST(Nccl, CollectivesAreRight) {
   constexpr int kRanks = 8;
   const std::array<std::string, 3> orders{"eager", "lazy", "random:3"};
@@ -172,7 +168,7 @@ TEST(Nccl, CollectivesAreRight) {
   }));
 }
 
-/// 256 + 1 + 1 in bfloat16: 258 when rounded once, 256 when rounded after each.
+/// 256 + 1 + 1 is 258 if rounded once, 256 if rounded after each addition.
 TEST(Nccl, BfloatSumsAreRoundedOnce) {
   const auto bits = [](float value) {
     return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16);
@@ -190,7 +186,6 @@ TEST(Nccl, BfloatSumsAreRoundedOnce) {
   }));
 }
 
-/// A device goes on while its host waits for another process.
 TEST(Nccl, ABlockedHostHoldsNobodyUp) {
   std::array<int, 2> pipe_ends{};
   ASSERT_EQ(pipe(pipe_ends.data()), 0);
@@ -232,7 +227,7 @@ TEST(Nccl, DifferentCallsAreNamed) {
   }));
 }
 
-/// The survivor's host waits for a sum that never comes; its watchdog sees why and frees it.
+/// The survivor's watchdog frees it from a sum that never comes.
 TEST(Nccl, ADeadRankShowsAndAbortFrees) {
   const ncclUniqueId id = new_id();
   EXPECT_TRUE(all_end_well(2, [&](int rank) {
@@ -275,7 +270,6 @@ TEST(Nccl, TwoRanksOnOneDeviceAreRefused) {
   }));
 }
 
-/// Each thread has a current device of its own, which begins as 0.
 TEST(Nccl, AThreadThatForgetsItsDeviceIsRefused) {
   EXPECT_TRUE(all_end_well(1, [&](int /*rank*/) {
     Rank own(0, 1, new_id(), 1, "lazy");
@@ -293,7 +287,6 @@ TEST(Nccl, AThreadThatForgetsItsDeviceIsRefused) {
   }));
 }
 
-/// The sum of what another stream made, with and without the event between.
 TEST(Nccl, AMissingWaitShows) {
   for (const bool with_wait : {true, false}) {
     const ncclUniqueId id = new_id();

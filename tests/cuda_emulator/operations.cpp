@@ -11,7 +11,6 @@ namespace jforge::emulator {
 
 namespace {
 
-// PTX's own names of its types.
 using u8 = std::uint8_t;
 using u16 = std::uint16_t;
 using u32 = std::uint32_t;
@@ -25,7 +24,7 @@ using f64 = double;
 
 using Table = std::unordered_map<std::string_view, Operation>;
 
-/// Keeps the names that the table's keys view.
+/// Owns the strings that the table's keys view.
 std::string_view kept(std::string name) {
   static auto& names = *new std::deque<std::string>;
   return names.emplace_back(std::move(name));
@@ -52,7 +51,7 @@ void each_lane(LaneMask mask, Function function) {
 template <class Result, class Function, class... Values>
 void map_lanes(LaneMask mask, Function function, Result* result, const Values*... values) {
   if (mask == kAllLanes) {
-// An operand may be the result, in the same lane.
+// An operand may alias the result in the same lane.
 #pragma GCC ivdep
     for (unsigned lane = 0; lane < kLanes; ++lane) {
       result[lane] = function(values[lane]...);
@@ -93,7 +92,7 @@ void add_integers(Table& table, const std::string& type) {
   add_map<T, T, T>(table, "sub." + type, [](T a, T b) {
     return static_cast<T>(static_cast<Unsigned>(a) - static_cast<Unsigned>(b));
   });
-  // By way of 64 bits: two 16-bit factors would become ints, whose product may overflow.
+  // Two 16-bit factors would become ints, which may overflow.
   const auto low = [](T a, T b) {
     return static_cast<T>(static_cast<u64>(a) * static_cast<u64>(b));
   };
@@ -144,7 +143,6 @@ void add_bits(Table& table, const std::string& bits) {
   }
 }
 
-/// d = p ? a : b.
 template <class T>
 void add_selection(Table& table, const std::string& type) {
   add(table, "selp." + type,
@@ -163,7 +161,7 @@ void add_selection(Table& table, const std::string& type) {
        {Slot::predicate}});
 }
 
-/// mov between a register of T and `kParts` registers of Part, the first holding the lowest bits.
+/// mov between a register of T and its parts, lowest bits first.
 template <class T, class Part, unsigned kParts>
 void add_packing(Table& table, const std::string& name) {
   static_assert(sizeof(Part) * kParts == sizeof(T));
@@ -267,8 +265,7 @@ void add_floats(Table& table, const std::string& type) {
   add_map<T, T, T>(table, "copysign." + type, [](T a, T b) { return std::copysign(b, a); });
 }
 
-/// The approximate functions, as exact as the host's library has them (below one unit in the last
-/// place; a device has up to two): results agree with a device's within both bounds, not in bits.
+/// The host's functions, exact to one unit in the last place; a device's may be two off.
 template <class Function>
 void add_approximation(Table& table, const std::string& name, Function /*function*/) {
   add_map<f32, f32>(table, name + ".approx.f32", [](f32 a) { return Function{}(a); });
@@ -355,7 +352,7 @@ void add_comparisons(Table& table, const std::string& type) {
   add_comparison<T>(table, "gt", type, [](T a, T b) { return a > b; });
   add_comparison<T>(table, "ge", type, [](T a, T b) { return a >= b; });
   if constexpr (std::is_floating_point_v<T>) {
-    // With NaN: eq to ge, num and this ne are false; equ to geu, neu and nan are true.
+    // With NaN, eq to ge, num and this ne are false; equ to geu, neu and nan are true.
     add_comparison<T>(table, "ne", type, [](T a, T b) { return a < b || a > b; });
     add_comparison<T>(table, "equ", type, [](T a, T b) { return !(a < b || a > b); });
     add_comparison<T>(table, "neu", type, [](T a, T b) { return a != b; });
@@ -418,8 +415,7 @@ void add_integer_conversion(Table& table, const std::string& to, const std::stri
   if constexpr (sizeof(To) > 1 && sizeof(From) == 8) {
     add_map<To, From>(table, "cvt." + to + "." + from, [](From a) { return static_cast<To>(a); });
   } else if constexpr (sizeof(To) > 1) {
-    // A source may stand in a register of more bits, and one of eight always does: lanes are that
-    // register's apart.
+    // Lanes are a register apart, which may be wider than the source type and always is for 8 bits.
     add(table, "cvt." + to + "." + from,
         [](Warp& warp, const Instruction& i, LaneMask mask) {
           To* const result = warp.lanes<To>(i.operands[0]);
@@ -450,7 +446,6 @@ void add_integer_conversions(Table& table, const std::string& to) {
   add_integer_conversion<To, s32>(table, to, "s32");
   add_integer_conversion<To, u64>(table, to, "u64");
   add_integer_conversion<To, s64>(table, to, "s64");
-  // Rounded to nearest, to zero, down, up.
   const auto from_floating = [&]<class From>(From /*type*/, const std::string& from) {
     add_map<To, From>(table, "cvt.rni." + to + "." + from,
                       [](From a) { return saturated<To>(std::nearbyint(a)); });
@@ -538,7 +533,7 @@ std::byte* global_at(Warp& warp, DeviceMemory::Use use, u64 address, std::size_t
   return warp.memory().use(use, address, bytes, access, lane);
 }
 
-/// The shared memory's own address of a generic one, or none.
+/// Converts a generic address of shared memory; returns whether it is shared.
 bool in_shared(Space space, u64& address) {
   if (space == Space::shared) {
     return true;
@@ -550,7 +545,7 @@ bool in_shared(Space space, u64& address) {
   return false;
 }
 
-/// Whether a generic address, or one of local memory, is in local memory, whose own it becomes.
+/// Converts a generic address of local memory; returns whether it is local.
 bool in_local(Space space, u64& address) {
   if (space == Space::local) {
     return true;
@@ -595,7 +590,7 @@ T take_wider(Warp& warp, u32 operand, unsigned width, unsigned lane) {
 template <Space kSpace, class T, unsigned kCount>
 void load(Warp& warp, const Instruction& i, LaneMask mask) {
   constexpr std::size_t kBytes = sizeof(T) * kCount;
-  // A third lane of a warp that reads the same adds nothing to what is known of the readers.
+  // A third lane at the same address adds nothing to the recorded readers.
   constexpr unsigned kNoted = 2;
   u64 last = ~u64{0};
   unsigned times = 0;
@@ -607,7 +602,7 @@ void load(Warp& warp, const Instruction& i, LaneMask mask) {
     if constexpr (kSpace == Space::parameter) {
       from = parameter_at(warp, address, kBytes, lane);
     } else if (times >= kNoted && !is_local(kSpace, address)) {
-      // As the lane before.
+      // Same bytes as for the lane before.
     } else if (in_shared(kSpace, address)) {
       from = warp.shared().read(warp.access(lane), address, kBytes);
     } else if (in_local(kSpace, address)) {
@@ -641,7 +636,7 @@ void store(Warp& warp, const Instruction& i, LaneMask mask) {
   });
 }
 
-/// Calls add_type with a value of every type that loads and stores have, and its name.
+/// Calls add_type with a value and the name of every type.
 template <class Function>
 void each_type(Function add_type) {
   add_type(s8{}, "s8");
@@ -658,7 +653,7 @@ void each_type(Function add_type) {
   }
 }
 
-/// Of an access to `bytes`, where it may be one to shared memory.
+/// 0 if it cannot access shared memory.
 template <Space kSpace>
 constexpr unsigned shared_bytes(std::size_t bytes) {
   return kSpace == Space::shared || kSpace == Space::generic ? static_cast<unsigned>(bytes) : 0;
@@ -698,7 +693,8 @@ void add_stores(Table& table, const std::string& name) {
   });
 }
 
-/// old = *address; *address = update(old, b[, c]), lane after lane. Results first, where wanted.
+/// old = *address; *address = update(old, b[, c]), lane after lane; the result, if any, comes
+/// first.
 template <Space kSpace, class T, class Update, bool kThree, bool kResult>
 void atomic(Warp& warp, const Instruction& i, LaneMask mask) {
   constexpr std::size_t kFirst = kResult ? 1 : 0;
@@ -790,7 +786,7 @@ void add_memory(Table& table) {
 
 // --- copies that arrive later ---
 
-/// Carried out when waited for, the latest that the order allows: who reads too early is seen.
+/// As late as the order allows, so that early reads are found.
 void finish_copies(Warp& warp, unsigned lane, std::size_t left) {
   Warp::Copies& copies = warp.copies(lane);
   while (copies.groups.size() > left) {
@@ -905,8 +901,8 @@ void add_reduction(Table& table, const std::string& name, Combine /*combine*/) {
       {{Slot::result}, {Slot::value}, {Slot::members}}, Flow::meeting);
 }
 
-/// Rows of eight 16-bit numbers; lane l gets numbers 2 (l mod 4) and the next of row l / 4, or,
-/// transposed, those of column l / 4.
+/// Lane l gets the 16-bit numbers 2 (l mod 4) and the next of row l / 4 or, transposed, column l /
+/// 4.
 template <unsigned kMatrices, bool kTransposed>
 void load_matrix(Warp& warp, const Instruction& i, LaneMask /*mask*/) {
   constexpr unsigned kSide = 8;
@@ -928,12 +924,12 @@ void load_matrix(Warp& warp, const Instruction& i, LaneMask /*mask*/) {
   }
 }
 
-/// d = a · b + c of a 16×kDepth and a kDepth×8 matrix, spread over the lanes as PTX says. Products
-/// are exact; their sum is taken in double and rounded once, where a tensor core cuts bits in
-/// between: results agree within the summands' float32 rounding, not in bits.
+/// d = a · b + c of a 16×kDepth and a kDepth×8 matrix in PTX's layout. Sums are in double, rounded
+/// once; a tensor core truncates in between, so results agree within float32 rounding of the
+/// summands.
 template <unsigned kDepth, float (*kConvert)(u16)>
 void multiply_matrices(Warp& warp, const Instruction& i, LaneMask /*mask*/) {
-  constexpr unsigned kA = kDepth / 4;  // Registers of two numbers.
+  constexpr unsigned kA = kDepth / 4;  // registers of two numbers
   constexpr unsigned kB = kDepth / 8;
   double a[16][kDepth];
   double b[kDepth][8];
@@ -1046,7 +1042,7 @@ void add_flow(Table& table) {
   add(table, "exit", nullptr, {}, Flow::exit);
   add(table, "bar.sync", nullptr, {{Slot::immediate}}, Flow::block_barrier);
   add(table, "barrier.sync", nullptr, {{Slot::immediate}}, Flow::block_barrier);
-  // Blocks run one after another and every access is in order.
+  // Blocks run one after another and accesses are in order.
   for (const char* const fence :
        {"membar.cta", "membar.gl", "membar.sys", "fence.acq_rel.cta", "fence.acq_rel.gpu",
         "fence.acq_rel.sys", "fence.sc.cta", "fence.sc.gpu", "fence.sc.sys"}) {

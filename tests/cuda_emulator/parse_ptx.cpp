@@ -31,7 +31,7 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-/// Comments as spaces, so that lines keep their numbers.
+/// Replaces comments by spaces, which keeps line numbers.
 std::string without_comments(std::string_view text) {
   std::string plain(text);
   for (std::size_t i = 0; i + 1 < plain.size(); ++i) {
@@ -49,7 +49,6 @@ std::string without_comments(std::string_view text) {
   return plain;
 }
 
-/// Split at commas outside brackets.
 std::vector<std::string_view> split(std::string_view text) {
   std::vector<std::string_view> parts;
   int depth = 0;
@@ -91,7 +90,7 @@ std::optional<std::uint64_t> number(std::string_view text) {
   return negative ? std::uint64_t{0} - value : value;
 }
 
-/// Bytes of a type's values: "f32" → 4; 0 for what is no type.
+/// Returns 4 for "f32", 0 for other than a type.
 unsigned type_width(std::string_view type) {
   static const std::map<std::string_view, unsigned> kWidths{
       {"b8", 1},  {"u8", 1},  {"s8", 1},  {"b16", 2}, {"u16", 2},
@@ -126,7 +125,7 @@ const std::map<std::string_view, Special>& special_registers() {
   return kSpecials;
 }
 
-/// ".align 8 .b8 name[24]" of .param, .shared.
+/// ".align 8 .b8 name[24]" of .param or .shared.
 struct Variable {
   std::string name;
   std::size_t alignment = 1;
@@ -183,7 +182,7 @@ class KernelParser {
                std::uint32_t line, const std::vector<Variable>& module_shared)
       : body_(body), line_(line) {
     kernel_.name = std::string(name);
-    // Results that nobody reads go to the front.
+    // Unread results (_) go to the front.
     sink_ = reserve(8);
     for (const std::string_view part : split(parameters)) {
       const Variable parameter = parse_variable(part.substr(std::strlen(".param")), line);
@@ -226,7 +225,7 @@ class KernelParser {
 
   struct Register {
     std::uint32_t offset;
-    unsigned width;  ///< 0: a predicate.
+    unsigned width;  ///< 0: a predicate
   };
   struct Jump {
     std::size_t index;
@@ -248,7 +247,7 @@ class KernelParser {
       ++at_;
     }
   }
-  /// Up to `end`, which is passed.
+  /// Returns the text up to `end` and skips both.
   std::string_view until(char end) {
     const std::size_t found = std::min(body_.find(end, at_), body_.size());
     const std::string_view text = body_.substr(at_, found - at_);
@@ -259,7 +258,7 @@ class KernelParser {
     return trimmed(text);
   }
 
-  /// Shared variables of the body come before its statements refer to them.
+  /// Statements may refer to shared variables declared later.
   void place_shared() {
     for (std::size_t at = body_.find(".shared"); at != std::string_view::npos;
          at = body_.find(".shared", at + 1)) {
@@ -332,7 +331,7 @@ class KernelParser {
     }
   }
 
-  /// " .b32 %r<20>" or " .b32 %temp": numbered ones take no place before they are used.
+  /// " .b32 %r<20>" or " .b32 %temp"; numbered registers get a place when first used.
   void declare_registers(std::string_view text) {
     text = trimmed(text);
     const std::size_t space = text.find_first_of(" \t");
@@ -349,7 +348,7 @@ class KernelParser {
 
   Register find_register(std::string_view name) {
     if (const auto found = used_.find(std::string(name)); found != used_.end()) {
-      // A name of an inner scope holds until the scope ends; another scope's may differ in width.
+      // A name in an inner scope may have another width.
       if (const auto* declared = declaration(name);
           declared != nullptr && declared->width == found->second.width) {
         return found->second;
@@ -405,7 +404,7 @@ class KernelParser {
     return offset;
   }
 
-  /// Place of a value; `width` becomes the register's where `wider`.
+  /// Returns a value's place; if `wider`, sets `width` to the register's.
   std::uint32_t value(std::string_view text, unsigned& width, bool wider) {
     if (const auto literal = number(text)) {
       return constant(*literal, width);
@@ -609,14 +608,13 @@ class KernelParser {
   std::string current_;
   std::vector<Variable> shared_;
   std::map<std::string, std::uint64_t> symbols_;
-  std::vector<std::map<std::string, Register>> scopes_;  ///< Declared, without places.
+  std::vector<std::map<std::string, Register>> scopes_;  ///< declared, without places
   std::map<std::string, Register> used_;
   std::map<std::pair<std::uint64_t, unsigned>, std::uint32_t> constants_;
   std::map<std::string, std::uint32_t> labels_;
   std::vector<Jump> jumps_;
 };
 
-/// Of the brace that opens at `open`.
 std::size_t closing_brace(std::string_view text, std::size_t open) {
   int depth = 0;
   for (std::size_t i = open; i < text.size(); ++i) {

@@ -1,5 +1,5 @@
-/// Faults planted in kernels and in the order of streams, as nvcc compiles them: each is found and
-/// named, and nothing is found where there is none. Runs with the emulated libraries.
+/// Faults planted in kernels and in the order of streams: each is found and named, and correct code
+/// has none. Runs with the emulated libraries.
 
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
@@ -20,7 +20,6 @@ using testing::HasSubstr;
 
 class PlantedFaults : public EmulatedDevice {
  protected:
-  /// What the device says about the block sums of all values.
   std::string report_of(Planted planted) {
     upload();
     launch_block_sums(planted, x_, y_, kCount / 256, first_);
@@ -63,7 +62,7 @@ TEST_F(PlantedFaults, UnknownInstruction) {
               HasSubstr("instruction `nanosleep.u32` in `nanosleep.u32 20` is not known"));
 }
 
-/// As on a device a failure stays until the process gives the device up.
+/// As on a device, until it is reset.
 TEST_F(PlantedFaults, FailuresStay) {
   EXPECT_NE(report_of(Planted::out_of_bounds), "no fault");
   EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
@@ -87,10 +86,10 @@ TEST_F(PlantedFaults, FreeTwice) {
   EXPECT_EQ(cudaFree(gone), cudaErrorIllegalAddress);
 }
 
-/// x goes to the device on one stream and is doubled on another, with or without the wait between.
+/// One stream copies x to the device, another doubles it, with or without a wait.
 class StreamOrder : public PlantedFaults {
  protected:
-  /// What the device says; y is then 2 x, or not.
+  /// y should be 2 x.
   std::string doubles(bool with_wait) {
     EXPECT_EQ(cudaMemset(x_, 0, kBytes), cudaSuccess);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
@@ -114,7 +113,6 @@ TEST_F(StreamOrder, WithTheWaitEveryOrderIsRight) {
   }
 }
 
-/// Whichever of the two happens to be done first.
 TEST_F(StreamOrder, AMissingWaitIsARaceInEveryOrder) {
   const std::string read = "race: read of byte ";
   const std::string write = "race: copy to device memory of byte 0 of the 4096 bytes at ";
@@ -132,7 +130,6 @@ TEST_F(StreamOrder, AMissingWaitIsARaceInEveryOrder) {
   EXPECT_GT(writes, 0);
 }
 
-/// What the host has waited for needs no event.
 TEST_F(StreamOrder, TheHostsWaitOrdersToo) {
   for (const std::string& order : every_order()) {
     set_order(order);
@@ -147,7 +144,6 @@ TEST_F(StreamOrder, TheHostsWaitOrdersToo) {
   }
 }
 
-/// Every block adds 1 to the first value, or block b to value b alone.
 TEST_F(StreamOrder, BlocksThatShareGlobalMemory) {
   upload();
   launch_increments(Shared::own, y_, 4, first_);
@@ -161,7 +157,7 @@ TEST_F(StreamOrder, BlocksThatShareGlobalMemory) {
                     HasSubstr("block (1, 0, 0)")));
 }
 
-/// A warp that comes after the other has written is as wrong as one that comes before.
+/// A warp after the other's write is as wrong as one before.
 TEST_F(StreamOrder, WarpsThatShareGlobalMemory) {
   const auto exchange = [&](Exchange how) {
     upload();
@@ -185,11 +181,10 @@ TEST_F(StreamOrder, PageLockedMemoryIsReadWhenTheStreamComesToIt) {
     set_order(order);
     pinned_[5] = 1.0F;
     ASSERT_EQ(cudaMemcpyAsync(y_, pinned_, kBytes, cudaMemcpyHostToDevice, first_), cudaSuccess);
-    pinned_[5] = 2.0F;  // Too early.
+    pinned_[5] = 2.0F;  // too early
     ASSERT_EQ(cudaStreamSynchronize(first_), cudaSuccess);
     EXPECT_EQ(download()[5], order == "eager" ? 1.0F : 2.0F);
   }
-  // Pageable memory is read before the call returns.
   std::vector<float> pageable(kCount, 3.0F);
   ASSERT_EQ(cudaMemcpyAsync(y_, pageable.data(), kBytes, cudaMemcpyHostToDevice, first_),
             cudaSuccess);
@@ -233,7 +228,6 @@ TEST_F(StreamOrder, PoolMemoryLivesInItsStreamsOrder) {
               HasSubstr("whose allocation comes later in its stream"));
 }
 
-/// More shared memory than a kernel gets unasked, and more than there is.
 TEST_F(StreamOrder, DynamicSharedMemoryHasItsLimit) {
   upload();
   EXPECT_EQ(launch_reverse(x_, y_, 100 << 10, first_), cudaSuccess);

@@ -1,5 +1,4 @@
-/// What PTX instructions do on the emulated device, against the host's own arithmetic, and what
-/// the device finds wrong with kernels.
+/// PTX on the emulated device compared with the host's arithmetic, and faults found in kernels.
 
 #include <gmock/gmock.h>
 
@@ -25,7 +24,7 @@ using testing::HasSubstr;
 template <class T>
 using Values = std::vector<T>;
 
-/// A kernel k(.u64 %rd0, .u64 %rd1) with `body`, where %r0 is the thread's number.
+/// k(.u64 %rd0, .u64 %rd1) with `body`; %r0 is the thread index.
 std::string kernel_text(const std::string& body, const std::string& shared = "") {
   return ".version 8.0\n.target sm_80\n.address_size 64\n.entry k(.param .u64 p0, .param .u64 p1)\n"
          "{\n.reg .pred %p<8>;\n.reg .b16 %h<8>;\n.reg .b32 %r<32>;\n.reg .f32 %f<16>;\n"
@@ -63,7 +62,6 @@ struct Machine {
     std::memcpy(launch.parameters.data() + sizeof first, &second, sizeof second);
     run(launch, memory, seed);
   }
-  /// What the launch throws.
   std::string fault_of(const std::string& text, std::uint32_t threads, std::uint64_t first = 0,
                        std::uint64_t second = 0) {
     try {
@@ -79,7 +77,7 @@ std::string register_type(std::size_t bytes) {
   return bytes == 2 ? ".b16" : bytes == 4 ? ".b32" : ".b64";
 }
 
-/// `instruction` with %x0, %x1, … for the inputs and %y for the result, for every index.
+/// Runs `instruction` with inputs %x0, %x1, … and result %y for every index.
 template <class Result, class... Inputs>
 Values<Result> evaluate(const std::string& instruction, const Values<Inputs>&... inputs) {
   Machine machine;
@@ -106,7 +104,6 @@ Values<Result> evaluate(const std::string& instruction, const Values<Inputs>&...
   return machine.download<Result>(result, count);
 }
 
-/// Random bits, and the numbers where arithmetic has its edges.
 template <class T>
 Values<T> samples(unsigned seed) {
   constexpr std::size_t kCount = 1000;
@@ -144,7 +141,6 @@ Values<T> samples(unsigned seed) {
   return values;
 }
 
-/// Equal bits; one NaN is as good as another.
 template <class T>
 void expect_equal(const Values<T>& found, const Values<T>& expected, const std::string& what) {
   ASSERT_EQ(found.size(), expected.size());
@@ -295,7 +291,7 @@ TEST(Ptx, FloatingPointIsTheHosts) {
   const auto b = samples<float>(2);
   auto c = samples<float>(3);
   for (std::size_t i = 0; i < c.size(); i += 3) {
-    c[i] = -a[i] * b[i];  // What is left is the product's rounding error.
+    c[i] = -a[i] * b[i];  // leaves the product's rounding error
   }
   expect_function<float>(
       "fma.rn.f32 %y, %x0, %x1, %x2;", [](float x, float y, float z) { return std::fma(x, y, z); },
@@ -324,7 +320,7 @@ TEST(Ptx, FloatingPointIsTheHosts) {
       "fma.rn.f64 %y, %x0, %x0, %x0;", [](double x) { return std::fma(x, x, x); }, d);
 }
 
-/// Within what PTX allows a device; not its bits.
+/// Within PTX's bounds for a device, not in bits.
 TEST(Ptx, ApproximationsAreClose) {
   Values<float> x;
   for (int i = -4000; i < 4000; i += 9) {
@@ -365,7 +361,7 @@ TEST(Ptx, ComparisonsWithNaN) {
   expect_bits("geu", {0, 1, 1, 1, 1, 1});
   expect_bits("num", {1, 1, 1, 0, 0, 0});
   expect_bits("nan", {0, 0, 0, 1, 1, 1});
-  // Both results, joined with another predicate; the opposite is joined too.
+  // Both results are combined with another predicate.
   expect_equal(evaluate<u32>("setp.gt.u32 %p3, %r0, 1;\n"
                              "setp.lt.and.f32 %p1|%p2, %x0, %x1, %p3;\n"
                              "selp.u32 %r1, 1, 0, %p1;\nselp.u32 %y, 2, %r1, %p2;",
@@ -428,7 +424,6 @@ TEST(Ptx, Bfloat16RoundsToTheNearestEven) {
       [](u16 x) { return std::bit_cast<float>(u32{x} << 16); }, samples<u16>(1));
 }
 
-/// Lanes part and meet again; each takes its own way's value.
 TEST(Ptx, DivergedLanesMeetAgain) {
   Values<u32> x(64);
   Values<u32> expected(64);
@@ -440,7 +435,7 @@ TEST(Ptx, DivergedLanesMeetAgain) {
     }
     expected[i] = steps;
   }
-  // Steps to 1 of each lane's number; then the warp meets for the sum of bits, and is whole.
+  // Counts each lane's steps to 1; then the whole warp meets for a sum of bits.
   const std::string loop =
       "add.u32 %r1, %x0, 1;\nmov.u32 %y, 0;\n"
       "$loop: setp.eq.u32 %p1, %r1, 1;\n@%p1 bra $done;\nadd.u32 %y, %y, 1;\n"
@@ -479,12 +474,11 @@ TEST(Ptx, ShufflesAndVotes) {
                Values<u32>(32, 32 * 100 + 496), "redux");
 }
 
-/// A 16×16 by 16×8 product through shared memory, ldmatrix and mma.
 TEST(Ptx, MatricesThroughTheTensorCore) {
   Machine machine;
   std::mt19937 random(7);
   Values<u16> a(16 * 16);
-  Values<u16> b(16 * 8);  // b[k][n].
+  Values<u16> b(16 * 8);  // b[k][n]
   for (Values<u16>* const matrix : {&a, &b}) {
     for (u16& value : *matrix) {
       value = to_bfloat16_bits(std::normal_distribution<float>()(random));
@@ -537,7 +531,7 @@ TEST(Ptx, AtomicsOfAllThreads) {
   EXPECT_THAT(machine.download<u32>(sums, 2), testing::ElementsAre(100, 0));
 }
 
-/// Each thread turns its own four words round, with a place that is known only when it runs.
+/// Rotates a thread's own four words by an amount known only at run time.
 TEST(Ptx, LocalMemory) {
   Machine machine;
   const std::uint64_t out = machine.memory.allocate(64 * sizeof(u32));
@@ -562,7 +556,7 @@ TEST(Ptx, LocalMemory) {
 // --- faults ---
 
 constexpr const char* kShared = ".shared .align 4 .b8 s[512];\n";
-const std::string own_word =  // %r1: the thread's word of s.
+const std::string own_word =  // %r1: the thread's word of s
     "mov.u32 %r1, s;\nmad.lo.u32 %r1, %r0, 4, %r1;\n";
 
 TEST(PtxFaults, OutOfBounds) {
@@ -618,11 +612,10 @@ TEST(PtxFaults, RacesInSharedMemory) {
       machine.fault_of(exchange(1, ""), 128),
       HasSubstr("race: read from shared byte 4 on is not ordered after the write by thread 1; "
                 "kernel k, block (0, 0, 0), thread (0, 0, 0)"));
-  // Within a warp its own barrier is enough; between warps it is not.
+  // A warp barrier does not suffice between warps.
   EXPECT_EQ(machine.fault_of(exchange(1, "bar.warp.sync 0xffffffff;\n"), 128), "no fault");
   EXPECT_THAT(machine.fault_of(exchange(64, "bar.warp.sync 0xffffffff;\n"), 128),
               testing::AnyOf(HasSubstr("race"), HasSubstr("uninitialised")));
-  // A write after other threads' reads.
   const std::string reread = "ld.shared.u32 %r2, [s];\n";
   const std::string begin = "setp.eq.u32 %p1, %r0, 0;\n@%p1 st.shared.u32 [s], %r0;\nbar.sync 0;\n";
   EXPECT_EQ(
@@ -639,8 +632,8 @@ TEST(PtxFaults, RacesInSharedMemory) {
                 "warps"));
   EXPECT_EQ(machine.fault_of(kernel_text(begin + "red.shared.add.u32 [s], 1;", kShared), 128),
             "no fault");
-  // Lanes of one warp that read one word in one instruction count as several readers: a write by
-  // the first or last of them comes after a barrier, and not after one that is older than a read.
+  // Lanes that read a word in one instruction are several readers: a write by any of them needs a
+  // barrier.
   for (const int lane : {0, 31}) {
     const std::string write =
         "setp.eq.u32 %p2, %r0, " + std::to_string(lane) + ";\n@%p2 st.shared.u32 [s], 1;\n";

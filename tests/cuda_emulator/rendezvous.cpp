@@ -25,7 +25,6 @@ int open_file(const std::string& name) {
   return file;
 }
 
-/// Calls `transfer(data, bytes, offset)` (pread or pwrite) until all is done.
 template <class Byte, class Transfer>
 void transfer_all(std::span<Byte> bytes, Transfer transfer) {
   std::size_t done = 0;

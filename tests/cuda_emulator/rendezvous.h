@@ -1,7 +1,7 @@
 #pragma once
 
-/// Where the processes of one communicator meet: what each has called, and the bytes it gives, in
-/// shared memory. Nothing here waits.
+/// Exchanges the calls and input bytes of a communicator's processes in shared memory. Nothing
+/// blocks.
 
 #include <array>
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace jforge::emulator {
 
-/// One collective call of a rank, as far as all ranks must agree on it.
+/// The part of a call that all ranks must agree on.
 struct CollectiveCall {
   std::uint32_t kind = 0;
   std::uint32_t type = 0;
@@ -28,31 +28,30 @@ class Rendezvous {
   static constexpr unsigned kMostRanks = 8;
   enum class State : std::uint32_t { absent, joined, ended, aborted };
 
-  /// A name that no other has, with nothing behind it yet.
   [[nodiscard]] static std::string new_name();
 
-  /// Throws Refusal when the memory cannot be had.
+  /// Throws Refusal if the shared memory cannot be opened.
   Rendezvous(const std::string& name, unsigned ranks, unsigned own, int device);
   ~Rendezvous();
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
 
-  /// Whether all have come; the names are then taken away. Throws Refusal when they do not agree on
-  /// their number, or two ranks chose one device.
+  /// Returns whether all ranks have arrived, and then unlinks the names. Throws Refusal if they
+  /// disagree on their number or share a device.
   bool complete();
 
-  /// The input of the own call `number`; calls are numbered from 0 and all are given in order. The
-  /// input of number - 2 is overwritten: who gives this one has seen all of number - 1.
+  /// Gives this rank's input of call `number`, from 0 on in order. Overwrites that of number − 2:
+  /// the rank has seen all of number − 1.
   void give(std::uint64_t number, const CollectiveCall& call, std::span<const std::byte> input);
-  /// Whether all have given call `number`. Otherwise they are told that somebody waits.
+  /// Returns whether all have given call `number`; if not, tells them that this rank waits.
   [[nodiscard]] bool given_by_all(std::uint64_t number);
-  /// Calls up to this one, not included, are waited for by another rank.
+  /// Another rank waits for the calls before this one.
   [[nodiscard]] std::uint64_t wanted() const;
   [[nodiscard]] CollectiveCall call_of(unsigned rank, std::uint64_t number) const;
   void take(unsigned rank, std::uint64_t number, std::span<std::byte> input) const;
 
   void leave(State state);
-  /// "rank 2 has ended before its call 7", or empty: who will never give call `number`.
+  /// Which rank will never give call `number`, such as "rank 2 has ended before its call 7", or "".
   [[nodiscard]] std::string missing(std::uint64_t number) const;
 
   [[nodiscard]] unsigned ranks() const { return ranks_; }
@@ -64,7 +63,7 @@ class Rendezvous {
     std::atomic<State> state;
     std::atomic<std::uint32_t> ranks;
     std::atomic<std::int32_t> device;
-    std::atomic<std::uint32_t> opened;  ///< Has opened what the others give.
+    std::atomic<std::uint32_t> opened;  ///< has opened the others' inputs
     std::atomic<std::uint64_t> given;
     std::atomic<std::uint64_t> waits_for;
     std::array<CollectiveCall, kSlots> calls;
@@ -72,7 +71,7 @@ class Rendezvous {
   struct Shared {
     std::array<Rank, kMostRanks> ranks;
   };
-  /// Held by its own rank while that lives, which the system takes back from the dead.
+  /// Each rank locks its file for life; the system releases a dead rank's lock.
   struct Files {
     int life = -1;
     std::array<int, kSlots> inputs{-1, -1};

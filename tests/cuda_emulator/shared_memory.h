@@ -1,8 +1,7 @@
 #pragma once
 
-/// A block's shared memory, and beside each granule who wrote and read it last. Two accesses are
-/// ordered when one thread makes both, when a block barrier lies between them, or, inside a warp,
-/// a warp barrier.
+/// A block's shared memory with each granule's last writer and readers. Accesses are ordered if one
+/// thread makes both, or with a block barrier or, inside a warp, a warp barrier in between.
 
 #include <algorithm>
 #include <cstddef>
@@ -12,21 +11,20 @@
 
 namespace jforge::emulator {
 
-/// Who makes an access, and when.
 struct SharedAccess {
-  unsigned thread;           ///< Within the block.
-  std::uint32_t warp_epoch;  ///< How many warp barriers its warp has passed.
+  unsigned thread;           ///< within the block
+  std::uint32_t warp_epoch;  ///< warp barriers that its warp has passed
   unsigned lane;
 };
 
 class SharedMemory {
  public:
-  /// All of it uninitialised again. No access is narrower than `granule` bytes, a power of two.
+  /// Makes it uninitialised. `granule`: a power of two; no access is narrower.
   void begin_block(std::size_t bytes, std::size_t granule);
   void pass_block_barrier() { ++epoch_; }
 
-  /// All throw Fault: outside the memory, misaligned, uninitialised, or not ordered after another
-  /// thread's access. The returned memory holds `bytes`.
+  /// All throw Fault if the access is outside, misaligned, uninitialised or a race. The result
+  /// holds `bytes`.
   [[nodiscard]] const std::byte* read(const SharedAccess& by, std::uint64_t offset,
                                       std::size_t bytes) {
     expect_inside(by, offset, bytes, "read");
@@ -38,22 +36,21 @@ class SharedMemory {
     return &bytes_[offset];
   }
   [[nodiscard]] std::byte* write(const SharedAccess& by, std::uint64_t offset, std::size_t bytes);
-  /// Read and written at once; atomic accesses need no order between themselves.
+  /// Atomic accesses need no order among themselves.
   [[nodiscard]] std::byte* update(const SharedAccess& by, std::uint64_t offset, std::size_t bytes);
 
-  /// A cp.async towards [offset, offset + bytes): until finish_copy nobody may touch it.
+  /// A cp.async to [offset, offset + bytes), which must not be accessed until finish_copy.
   void begin_copy(const SharedAccess& by, std::uint64_t offset, std::size_t bytes);
   [[nodiscard]] std::byte* finish_copy(const SharedAccess& by, std::uint64_t offset,
                                        std::size_t bytes);
 
  private:
   static constexpr unsigned kWarpThreads = 32;
-  /// Readers: a thread's number, kSeveralOfWarp + the warp's, or kSeveral.
+  /// a reader: thread, kSeveralOfWarp + warp, or kSeveral
   static constexpr std::uint16_t kSeveral = 0xffff;
   static constexpr std::uint16_t kSeveralOfWarp = 0x8000;
 
-  /// Epochs count from 1: 0 is "never in this block". Readers of one epoch are kept as one thread,
-  /// as several of one warp, or as several.
+  /// Epochs count from 1; 0 means never in this block.
   struct Cell {
     std::uint32_t write_epoch = 0;
     std::uint32_t read_epoch = 0;
@@ -76,13 +73,12 @@ class SharedMemory {
   void expect_after_write(const Cell& cell, const SharedAccess& by, std::uint64_t offset,
                           const char* access) const;
   void expect_after_reads(const Cell& cell, const SharedAccess& by, std::uint64_t offset) const;
-  /// The cells of an access.
   [[nodiscard]] std::span<Cell> cells_of(std::uint64_t offset, std::size_t bytes) {
     return {&cells_[offset >> granule_shift_], std::max<std::size_t>(bytes >> granule_shift_, 1)};
   }
-  /// Whether `by` adds nothing to those who read a cell: several threads of its warp since the
-  /// warp's barrier, or of several warps since the block's. A write since then, or one that is not
-  /// ordered before all of them, would have been a race.
+  /// Returns whether the recorded readers already include `by`: several threads of its warp since
+  /// the warp's barrier, or several warps since the block's. A write in between would have been a
+  /// race.
   [[nodiscard]] bool read_alike(const Cell& cell, const SharedAccess& by) const {
     return cell.read_epoch == epoch_ &&
            (cell.reader == kSeveral || (cell.reader == kSeveralOfWarp + by.thread / kWarpThreads &&

@@ -1,7 +1,7 @@
 #pragma once
 
-/// A launch on the host: every lane of a warp has a place of its own in the code; those that stand
-/// at one place go together, the hindmost place first, so that diverged lanes meet again.
+/// A launch on the host. Lanes at one place of the code run together, the hindmost first, so that
+/// diverged lanes meet again.
 
 #include <array>
 #include <bit>
@@ -24,14 +24,12 @@ struct Launch {
   Dimensions grid{1, 1, 1};
   Dimensions block{1, 1, 1};
   std::size_t dynamic_shared = 0;
-  std::vector<std::byte> parameters;  ///< Laid out as the kernel's .param space.
+  std::vector<std::byte> parameters;  ///< laid out as the kernel's .param space
 };
 
-/// Runs every block. Throws LaunchFault at the first fault. `seed` 0 takes the warps in order,
-/// another in an order drawn from it.
+/// Throws LaunchFault at the first fault. Seed 0 runs warps in order, another in a random order.
 void run(const Launch& launch, DeviceMemory& memory, std::uint64_t seed = 0);
 
-/// What the warps of a block share.
 struct BlockState {
   const Launch& launch;
   DeviceMemory& memory;
@@ -40,7 +38,7 @@ struct BlockState {
   std::uint32_t threads = 0;
   struct Barrier {
     std::uint32_t arrived = 0;
-    std::uint32_t place = 0;  ///< Where the first to arrive waits.
+    std::uint32_t place = 0;  ///< where the first arrival waits
   };
   static constexpr std::size_t kBarriers = 16;
   std::array<Barrier, kBarriers> barriers;
@@ -51,22 +49,21 @@ class Warp {
   Warp(BlockState& block, unsigned index);
 
   void begin_block();
-  /// At its end: for the next launch's.
+  /// For reuse by the next launch, after the warp has ended.
   [[nodiscard]] std::vector<std::byte> take_registers() { return std::move(registers_); }
-  /// Until every lane has left or waits, or for about `steps` instructions; false when nothing
-  /// could be done. Throws Fault.
+  /// Until every lane has ended or waits, or for about `steps` instructions. Returns false if
+  /// nothing could run; throws Fault.
   bool run(unsigned steps);
-  /// Lanes that wait at a complete barrier go on.
+  /// Releases lanes at a complete barrier.
   void pass_block_barrier(std::uint32_t barrier);
 
   [[nodiscard]] bool ended() const { return live_ == 0; }
   /// "thread 3 (PTX line 40: bar.sync 0)" of the first lane that waits, or empty.
   [[nodiscard]] std::string waiting_note() const;
   [[nodiscard]] unsigned index() const { return index_; }
-  /// Of the instruction that is executed now.
   [[nodiscard]] std::uint32_t place() const { return place_; }
 
-  // What operations see.
+  // For operations.
   template <class T>
   [[nodiscard]] T* lanes(std::uint32_t offset) {
     return reinterpret_cast<T*>(registers_.data() + offset);
@@ -89,12 +86,11 @@ class Warp {
   }
   void pass_warp_barrier() { ++epoch_; }
 
-  /// A cp.async that has not arrived.
   struct Copy {
     std::uint64_t to;
     std::uint64_t from;
     std::uint32_t bytes;
-    std::uint32_t read;  ///< The rest is zero.
+    std::uint32_t read;  ///< the rest is zero
   };
   struct Copies {
     std::vector<Copy> open;
@@ -103,20 +99,19 @@ class Warp {
   [[nodiscard]] Copies& copies(unsigned lane) { return copies_[lane]; }
 
  private:
-  /// Lanes that stand at one instruction.
   struct Group {
     LaneMask lanes;
     std::uint32_t place;
-    std::uint32_t next_other;  ///< Place of the others that are nearest ahead.
+    std::uint32_t next_other;  ///< nearest place ahead with other lanes
   };
   [[nodiscard]] LaneMask runnable() const { return live_ & ~at_barrier_ & ~meeting_; }
   [[nodiscard]] Group hindmost() const;
   [[nodiscard]] std::uint32_t place_of_first(LaneMask lanes) const {
     return places_[static_cast<unsigned>(std::countr_zero(lanes))];
   }
-  /// Whether all of them, at least one, stand at one place.
+  /// Whether the lanes, at least one, are all at one place.
   [[nodiscard]] bool together(LaneMask lanes) const;
-  /// Whether all lanes of a meeting, and nobody else, stand at it together.
+  /// Whether exactly the lanes of a meeting are at it.
   [[nodiscard]] bool met(const Instruction& instruction, LaneMask lanes);
   void set_place(LaneMask lanes, std::uint32_t place);
   void run_group(Group group, unsigned& steps);
@@ -126,9 +121,9 @@ class Warp {
   BlockState& block_;
   unsigned index_;
   std::vector<std::byte> registers_;
-  std::vector<std::byte> local_;  ///< Each lane's own, one after the other.
+  std::vector<std::byte> local_;  ///< of each lane, in order
   std::array<std::uint32_t, kLanes> places_{};
-  std::array<LaneMask, kLanes> members_{};  ///< Whom a meeting lane waits for.
+  std::array<LaneMask, kLanes> members_{};  ///< whom a meeting lane waits for
   LaneMask born_ = 0;
   LaneMask live_ = 0;
   LaneMask at_barrier_ = 0;

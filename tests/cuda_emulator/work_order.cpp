@@ -14,14 +14,14 @@ namespace {
 
 thread_local std::uint64_t waits = 0;
 thread_local bool given_since = false;
-thread_local bool asked_since = false;  ///< And it was not done yet.
+thread_local bool asked_since = false;  ///< and it was not done
 
 void count_wait() {
   waits += given_since ? 1 : 0;
   given_since = false;
 }
 
-/// One look is no wait, a second with nothing given between them is.
+/// Asking twice with nothing queued in between counts as a wait.
 void count_question() {
   if (std::exchange(asked_since, true)) {
     count_wait();
@@ -144,7 +144,7 @@ void WorkOrder::begin(const std::shared_ptr<Work>& work) {
   if (kind_ == Kind::eager) {
     do_all_ready();
   } else if (kind_ == Kind::random) {
-    // Rarely, so that much waits and many orders are possible.
+    // Rarely, so that much work stays queued.
     constexpr std::uint64_t kOneIn = 4;
     while (random_() % kOneIn == 0 && do_any_ready()) {
     }
@@ -153,7 +153,7 @@ void WorkOrder::begin(const std::shared_ptr<Work>& work) {
 }
 
 void WorkOrder::do_now(const std::shared_ptr<Work>& work) {
-  // Done also where it throws: nobody may try again.
+  // Done even if it throws.
   work->done = true;
   work->after.clear();
   work->ready = nullptr;
@@ -257,7 +257,7 @@ void WorkOrder::advance(const std::shared_ptr<Work>& work) {
 
 void WorkOrder::wait_for_all() {
   while (!waiting_.empty()) {
-    // A copy: the list is swept meanwhile.
+    // A copy, because the list is swept meanwhile.
     const std::shared_ptr<Work> last = waiting_.back();
     wait(last);
   }
