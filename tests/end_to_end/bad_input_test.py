@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Bad input: one clear line that says what and where, the documented exit code, and no damage."""
+"""Bad input gives one clear line with the place, the documented exit code, and no damage."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ USAGE, INPUT, ENVIRONMENT = 2, 3, 4
 
 class BadInput(EndToEndTest):
     def refused(self, code, *words, says=(), ranks=1, **options):
-        """The command fails with `code` and one line that holds every text of `says`; returns the line."""
+        """Expects exit code `code`; returns the error line, which has every text of `says`."""
         result = self.jforge(*words, ranks=ranks, expect=code, timeout=60, **options)
         lines = result.lines()
         self.assertTrue(lines, f"no error line: {result}")
@@ -42,7 +42,7 @@ class BadInput(EndToEndTest):
 
 class BadModels(BadInput):
     def check(self, name, damage, *says):
-        """The damaged model is refused by `run` and by `verify`."""
+        """Expects `run` and `verify` to refuse the damaged model."""
         model = self.model_copy(name)
         damage(model)
         setting = ("--set", f'model.source="{model}"')
@@ -50,7 +50,7 @@ class BadModels(BadInput):
         self.refused(INPUT, "verify", model, says=says)
 
     def rewrite(self, change):
-        """A damage that changes the tensors (name to (shape, bytes))."""
+        """Returns a damage that changes the tensors, {name: (shape, bytes)}."""
         def damage(model):
             tensors = tiny_model.random_tensors(1)
             change(tensors)
@@ -113,7 +113,7 @@ class BadModels(BadInput):
         self.run_refused("tokenizer", INPUT, "--set", f'model.source="{model}"', says=["tokenizer.json"])
 
     def test_tokenizer_of_another_model(self):
-        """An added token that the model has no row for, used by no prompt or by one: refused before any work."""
+        """Whether or not a prompt uses the added token without a row in the model."""
         def damage(model):
             path = model / "tokenizer.json"
             tokenizer = json.loads(path.read_text(encoding="utf-8"))
@@ -131,7 +131,7 @@ class BadModels(BadInput):
                      self.root / "extra-evaluation", says=says)
 
     def test_a_template_whose_turns_do_not_stop_the_model(self):
-        """As Qwen2.5 Base: ChatML, and <|endoftext|> alone ends a sequence."""
+        """As in Qwen2.5 Base: ChatML, but only <|endoftext|> ends a sequence."""
         model = self.model_copy("base")
         path = model / "generation_config.json"
         path.write_text('{"eos_token_id": 256}', encoding="utf-8")
@@ -208,7 +208,7 @@ class BadModels(BadInput):
         self.assertFalse((run / "prompts.h5").exists())
 
     def test_an_evaluation_that_cannot_be_done_is_refused_before_all_work(self):
-        """Hours of training would come first."""
+        """It would otherwise fail after hours of training."""
         task = ("--set", 'evaluate.tasks=["gsm8k"]', "--set")
         for name, setting, says in (("data", "evaluate.data=/nonexistent", "/nonexistent"),
                                     ("positions", f"evaluate.data={self.prompts}", "evaluate.max_new_tokens")):
@@ -416,7 +416,6 @@ every_steps = 1
         path.write_bytes(before + b"\n")
         self.refused(USAGE, "pretrain", config, *setting, says=["tokenizer.hash"])
         path.write_bytes(before)
-        # The newest checkpoint is damaged: said, and the one before is used.
         newest = max((run / "checkpoints").iterdir())
         shard = next(newest.glob("*.h5"))
         os.truncate(shard, shard.stat().st_size - 1)
@@ -482,18 +481,18 @@ class BadEnvironment(BadInput):
                     self.expect_no_processes()
 
     def test_path_that_the_system_refuses(self):
-        """What the library throws there is no error of ours."""
+        """The standard library's exception is not an internal error."""
         loop = self.root / "loop"
         loop.symlink_to(loop)
         for path in (loop, self.root / ("x" * 300)):
             self.refused(ENVIRONMENT, "verify", path, says=[path])
 
     def test_full_disk(self):
-        """A limit on file sizes stands in for a full disk: writing fails at another place for each limit."""
+        """Simulated by a limit on file sizes; each limit makes another write fail."""
         for kibibytes in (1, 8, 40, 90, 200):
             with self.subTest(kibibytes=kibibytes):
                 config, run = self.config(f"full-{kibibytes}")
-                # MPI's own files are larger: the limit comes when the job has started.
+                # Set after the start: MPI's own files are larger.
                 process = self.start(self.command("run", config, "--inject", "stop@publish.data:0:1"))
                 self.wait_until_stopped(process)
                 resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (kibibytes * 1024, kibibytes * 1024))
@@ -522,7 +521,7 @@ class BadEnvironment(BadInput):
 
     @unittest.skipUnless(os.geteuid() == 0, "mounting over a rank's directory needs root")
     def test_a_directory_of_each_rank_s_own(self):
-        """As where run.directory lies on every host's own disk, which is known at once."""
+        """As on each host's own disk; detected at once."""
         config, run = self.config("own")
         run.mkdir()
         mounts = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", str(run)]

@@ -1,10 +1,7 @@
 #!/usr/bin/env python3
-"""Long chaos: a run is struck again and again at random moments until it is through, and must end with the bytes of a
-quiet one.
-
-    chaos_test.py [--rounds N] [--seed S]    N strikes for each test (default 5)
-
-Strikes: SIGTERM or SIGUSR2 to mpirun, SIGKILL to one rank or to mpirun, SIGSTOP to one rank.
+"""A run that is hit by faults at random moments until it finishes ends with the bytes of an undisturbed one.
+chaos_test.py [--rounds N] [--seed S]    N faults for each test (default 5)
+Faults: SIGTERM or SIGUSR2 to mpirun, SIGKILL to a rank or to mpirun, SIGSTOP to a rank.
 """
 
 import os
@@ -29,18 +26,17 @@ class Chaos(EndToEndTest):
         self.addCleanup(os.environ.pop, "JFORGE_MPI_LIMIT_SECONDS")
 
     def quiet_seconds(self):
-        """How long a run takes that nobody strikes."""
         if not hasattr(type(self), "_quiet_seconds"):
             config, _ = self.config("timed")
             type(self)._quiet_seconds = self.jforge("run", config, ranks=RANKS).seconds
         return self._quiet_seconds
 
     def strike(self, config, run, rng, kind):
-        """Starts the run, strikes it after a random time; returns its result and whether it was struck."""
+        """Returns the result and whether the run was hit before its end."""
         process = self.start(self.command("run", config, "--set", "run.heartbeat_limit_seconds=10", ranks=RANKS))
         while len(self.ranks_of(process)) < RANKS and process.poll() is None:
             time.sleep(0.01)
-        # Now and then later than the end, so that every moment up to it is struck.
+        # Sometimes longer than the run, to cover its last moments.
         end = time.monotonic() + rng.uniform(0.0, self.quiet_seconds())
         while time.monotonic() < end and process.poll() is None:
             time.sleep(0.01)
@@ -63,8 +59,8 @@ class Chaos(EndToEndTest):
         return result, struck
 
     def finish_struck(self, process, run):
-        """As finish(), but for two ends that are nobody's to notice. Open MPI 4.1's mpirun can hang when a rank dies
-        while it starts, with no rank left. A rank that is frozen when MPI has ended is alone: the others are gone."""
+        """Like finish(), but accepts two undetectable ends: Open MPI 4.1's mpirun may hang with no rank left if a rank
+        dies at the start, and a rank may be frozen after MPI has ended."""
         end = time.monotonic() + 60
         while process.poll() is None and time.monotonic() < end:
             time.sleep(0.01)
@@ -94,8 +90,7 @@ class Chaos(EndToEndTest):
                 done += struck
                 codes[kind, result.code] = codes.get((kind, result.code), 0) + 1
                 if struck and kind == "usr2":
-                    # Before the program's first line, in mpirun's own start and end, and after the last boundary the
-                    # signal ends or finds nothing to end.
+                    # Before the program's first line and after its last boundary the signal kills it or has no effect.
                     self.assertIn(result.code, (75, 0, 128 + signal.SIGUSR2, -signal.SIGUSR2, "mpirun hung"),
                                   str(result))
                 if (run / "run.json").exists():

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""run_cluster.sh with the real mpirun: it ends with the ranks, with their exit code, and gives them time to stop. Where it
-places ranks is what mpirun says of hosts that are not there."""
+"""run_cluster.sh with the real mpirun: it ends with its ranks and their exit code, and gives them time to stop. Hosts
+for the placement of ranks are simulated."""
 
 import ctypes
 import os
@@ -12,11 +12,11 @@ import unittest
 from harness import BINARY, SOURCE, EndToEndTest
 
 RUN_CLUSTER = SOURCE / "launch" / "scripts" / "run_cluster.sh"
-# From the end of the last rank: mpirun once slept four minutes after its ranks had failed.
+# After the last rank's end; mpirun once slept four minutes.
 LIMIT_SECONDS = 90
-# Rank 0 sleeps 3 s in each of these steps, longer than mpirun leaves its ranks after a SIGTERM of its own.
+# Rank 0 sleeps 3 s in each step, longer than mpirun waits after a SIGTERM.
 SLOW_STEPS = ",".join(f"delay@train:0:{step}" for step in range(3, 7))
-# And when it has stopped: time for what ends a job that is about to stop.
+# Also after the stop, when a second signal might kill it.
 SLOW_END = "delay@close:0:1,delay@end:0:1"
 
 
@@ -36,7 +36,7 @@ class ClusterScript(EndToEndTest):
             self.skipTest("mpirun cannot bind two ranks to cores of this machine")
 
     def finish_after_ranks(self, process):
-        """As finish(); the ranks take as long as the disk makes them, the script LIMIT_SECONDS more."""
+        """Like finish(), but limits only the time after the last rank's end."""
         seen = time.monotonic()
         while process.poll() is None and time.monotonic() - seen < LIMIT_SECONDS:
             time.sleep(0.1)
@@ -45,8 +45,8 @@ class ClusterScript(EndToEndTest):
         return self.finish(process, 1)
 
     def signalled(self, name, *numbers, faults=SLOW_STEPS, options=()):
-        """The result of a run that gets the signals while rank 0 sleeps, each when the one before has been heard, its run
-        directory and its configuration."""
+        """Sends each signal while rank 0 sleeps, after the previous one took effect. Returns (result, run directory,
+        config)."""
         config, run = self.config(name)
         process = self.start(self.cluster_command("run", config, "--inject", faults, options=options))
         self.wait_for_text(process, "acts now")
@@ -120,7 +120,7 @@ class ClusterScript(EndToEndTest):
 
 
 class Places(EndToEndTest):
-    """Of ranks on four hosts of two sockets with 16 cores each."""
+    """Four hosts of two sockets with 16 cores each."""
 
     @classmethod
     def setUpClass(cls):
@@ -139,13 +139,13 @@ class Places(EndToEndTest):
         hwloc.hwloc_topology_destroy(handle)
 
     def ranks_on_hosts(self, ranks, line, simulated=()):
-        """Ranks of each host, [[0, 1], [2], …], with hosts whose lines in the host file are `line`, numbered."""
+        """Returns each host's ranks, [[0, 1], [2], …]; `line` describes a host in the host file."""
         hosts = self.root / "hosts"
         hosts.write_text("".join(line.format(number) + "\n" for number in range(4)), encoding="utf-8")
         settings = {"orte_do_not_launch": 1, "rmaps_base_display_map": 1, **dict(simulated)}
         command = ["env", *(f"OMPI_MCA_{name}={value}" for name, value in settings.items()), str(RUN_CLUSTER), "-n", str(ranks),
                    "--hostfile", str(hosts), "--threads", "16", "true"]
-        # mpirun ends in an error of its own after a map without a launch.
+        # mpirun fails after a map without a launch.
         result = self.finish(self.start(command), LIMIT_SECONDS)
         text = result.out + result.err
         if "JOB MAP" not in text and "processes than cpus" not in text:
@@ -154,13 +154,12 @@ class Places(EndToEndTest):
                 for host in text.split("Data for node:")[1:]], text
 
     def test_hosts_without_slots_share_the_ranks(self):
-        # Hosts of the simulator have slots in plenty, as those have whose cores are counted.
+        # Simulated hosts have many slots, like hosts whose cores are counted.
         simulated = {"ras": "simulator", "ras_simulator_num_nodes": 4, "ras_simulator_topo_files": self.topology,
                      "ras_simulator_slots": 32, "ras_simulator_max_slots": 32}
         for ranks, expected in [(8, [[0, 1], [2, 3], [4, 5], [6, 7]]), (5, [[0, 1], [2], [3], [4]]), (3, [[0], [1], [2]])]:
             places, text = self.ranks_on_hosts(ranks, "nodeA{}", simulated)
             self.assertEqual(expected, places, text)
-            # Each is bound to a socket's cores.
             self.assertEqual(ranks, len(re.findall(r"Bound: socket \d\[core (?:0|16)\[", text)), text)
 
     def test_slots_are_filled_in_order(self):

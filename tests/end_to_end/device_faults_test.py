@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A rank that is killed, hangs or fails, and a communicator that breaks, while gradients travel by NCCL at 2 and 4 ranks
-of the emulated device: the others end with it, nothing is left half-written, and the next start has the bytes of an
-uninterrupted run. The tests run it at 2; NcclFaultsOfFour is for an idle machine with four cores."""
+"""A rank that is killed, hangs or fails, or a communicator that breaks, while NCCL reduces gradients on the emulated
+device: the job ends, no file is half-written, and the next start ends with the bytes of an uninterrupted run.
+NcclFaultsOfFour is for an idle machine with four cores."""
 
 import os
 import unittest
@@ -38,7 +38,7 @@ class NcclFaults(EndToEndTest):
     ranks = 2
 
     def broken(self, name, *words, expect=None, failure=None, within_a_host=False):
-        """A run that ends early and is continued; what it said."""
+        """Runs to an early end, then continues; returns the first result."""
         config, run = self.config(name, CONFIG)
         environment = {**os.environ, "XDG_CACHE_HOME": str(self.root / "cache")}
         if failure is not None:
@@ -78,7 +78,7 @@ class NcclFaults(EndToEndTest):
         self.assertRegex(result.lines()[0], r"rank \d \(\S+\): NCCL: .*: (unhandled system error|remote process exited)")
 
     def test_broken_link_within_a_host(self):
-        """Nobody tells the other ranks, and NCCL's abort does not return."""
+        """The other ranks are not notified, and NCCL's abort does not return."""
         result = self.broken("within", failure="1:40", within_a_host=True, expect=4)
         self.assertRegex(result.lines()[0], r"rank 1 \(\S+\): NCCL: .*: unhandled system error.*"
                                             r" at \S+/nccl_collectives\.cpp:\d+$")
@@ -89,7 +89,7 @@ class NcclFaults(EndToEndTest):
                                      r" at \S+/nccl_collectives\.cpp:\d+")
 
     def test_no_communicator(self):
-        """It fails at once on one rank, where the others wait for it."""
+        """One rank fails at once while the others wait for it."""
         config, run = self.config("none", CONFIG)
         result = self.jforge("finetune", config, ranks=self.ranks, expect=4, env={
             **os.environ, "XDG_CACHE_HOME": str(self.root / "cache"), "JFORGE_EMULATED_NCCL_FAILURE": "1:0"})

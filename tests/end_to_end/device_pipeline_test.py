@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The pipeline on a device, at 1, 2 and 4 ranks: generate, train with ZeRO 1 and 3, checkpoint, kill, resume, evaluate;
-a checkpoint goes to the host's kernels and back. Over rounded weights and a rounded cache every method gives AR's tokens."""
+"""The pipeline on a device at 1, 2 and 4 ranks with ZeRO 1 and 3, kills and resumes; checkpoints move to the host's
+kernels and back. Every method gives AR's tokens with rounded weights and cache."""
 
 import contextlib
 import json
@@ -88,7 +88,7 @@ class DevicePipeline(KilledRun):
     @staticmethod
     @contextlib.contextmanager
     def devices(count):
-        """As many emulated devices, where there may be several: then NCCL must serve their ranks. Else ranks share one."""
+        """Emulates `count` devices, whose ranks must use NCCL; real ranks share one."""
         if count == 1 or "JFORGE_EMULATED_DEVICES" not in os.environ:
             with unittest.mock.patch.dict(os.environ):
                 os.environ.pop("JFORGE_EMULATED_DEVICES", None)
@@ -102,7 +102,7 @@ class DevicePipeline(KilledRun):
         for number, (device, name) in enumerate([("cuda", "CUDA device 0"), ("cpu", "the CPU"), ("cuda", "CUDA device 0")]):
             words = (*self.stage(1), "--set", f"model.device={device}", "--set", "checkpoint.every_steps=1", "--set",
                      "checkpoint.keep_last=1")
-            # As soon as a checkpoint is whole and the one before it goes.
+            # A checkpoint is complete and the previous one about to go.
             result = (self.jforge_with_fault(config, run, "kill@checkpoint.prune:0:1", *words, ranks=1) if number < 2 else
                       self.jforge("run", config, *words))
             self.assertIn(f"computing on {name}", result.err)
@@ -111,7 +111,7 @@ class DevicePipeline(KilledRun):
         self.assert_close_models(self.uninterrupted(1, *self.stage(1)), run)
 
     def test_every_method_gives_greedy_decodings_tokens_over_a_rounded_cache(self):
-        # Heads that attend on tensor cores.
+        # Heads that use tensor cores.
         with unittest.mock.patch.multiple(tiny_model, HIDDEN=128, HEADS=2, KV_HEADS=1, HEAD_DIM=64):
             model = tiny_model.write_model(self.root / "model-64")
         methods = ("ar", "jacobi", "mr_lookup", "prompt_lookup")
@@ -171,7 +171,7 @@ class DevicePipeline(KilledRun):
         self.assertFalse((run / "round-1" / "trajectories").exists())
 
 
-# What is inherited from there runs there.
+# It must not run here again.
 del KilledRun
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""TensorBoard event files, read by a parser that shares nothing with the writer: framing, checksums, every step's
-scalars as metrics.jsonl has them, the evaluation's figures. TensorBoard's own reader, where Python has it, sees each
-step once after an interruption."""
+"""TensorBoard event files, read by an independent parser: framing, checksums, every step's scalars as in metrics.jsonl.
+TensorBoard's own reader, if installed, sees each step once after an interruption."""
 
 import json
 import struct
@@ -16,7 +15,7 @@ except ImportError:
 
 
 def crc32c(data):
-    """CRC-32C bit by bit, as its definition has it."""
+    """Computes the CRC-32C as defined."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -31,7 +30,7 @@ def masked(data):
 
 
 def records(data):
-    """Payloads of the TFRecord framing; raises on a damaged checksum or a torn record."""
+    """Yields TFRecord payloads; raises on a bad checksum or a torn record."""
     while data:
         (length,) = struct.unpack_from("<Q", data)
         if struct.unpack_from("<I", data, 8) != (masked(data[:8]),):
@@ -54,7 +53,7 @@ def varint(data, at):
 
 
 def fields(message):
-    """(field number, wire type, value) of a protocol buffer message."""
+    """Yields (field number, wire type, value) of a protocol buffer message."""
     at = 0
     while at < len(message):
         key, at = varint(message, at)
@@ -74,7 +73,7 @@ def fields(message):
 
 
 def event(message):
-    """wall time, step, version text, {tag: value} of a tensorflow.Event; the version of a session's start is "start"."""
+    """Returns (wall time, step, version or "start", {tag: value}) of a tensorflow.Event."""
     wall, step, version, scalars = None, 0, None, {}
     for number, _, value in fields(message):
         if number == 1:
@@ -98,8 +97,7 @@ class EventFiles(EndToEndTest):
     evaluate = True
 
     def events(self, run, folder):
-        """All events of a run's folder by file, attempt order; the version record and the session's start of each file
-        are checked and left out."""
+        """Returns a folder's events by file in attempt order, without the two checked header records."""
         found = []
         for path in sorted((run / "tensorboard" / folder).iterdir(), key=lambda path: int(path.name.rsplit(".", 1)[1])):
             events = [event(payload) for payload in records(path.read_bytes())]
@@ -131,7 +129,7 @@ class EventFiles(EndToEndTest):
                     self.assertAlmostEqual(models[model]["gsm8k"][method][name], value, places=5)
 
     def test_each_attempt_writes_a_file_of_its_own(self):
-        """Killed behind the last checkpoint, so that steps are made twice."""
+        """Killed after the last checkpoint, so that steps repeat."""
         config, run = self.config("attempts")
         self.jforge_with_fault(config, run, "kill@train:0:4")
         (first,) = self.events(run, "round-1")

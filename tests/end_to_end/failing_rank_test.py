@@ -6,14 +6,14 @@ import unittest
 
 from harness import BINARY, CONFIG, EVALUATE, EndToEndTest
 
-# How long MPI may take to start and to end.
+# Limit for MPI's start and end.
 MPI_LIMIT = {"JFORGE_MPI_LIMIT_SECONDS": "15"}
 
 
 class FailingRank(EndToEndTest):
     def fail_and_resume(self, name, fault, *settings, **options):
-        """Runs with the fault, then again without; returns (checkpoints after the failure, its result). It comes long
-        before the hang limit of ten minutes."""
+        """Fails long before the ten-minute hang limit, then resumes; returns (checkpoints after the failure, its
+        result)."""
         config, run = self.config(name)
         result = self.jforge_with_fault(config, run, fault, *settings, **options)
         self.expect_no_processes()
@@ -44,7 +44,7 @@ class FailingRank(EndToEndTest):
                 self.assertRegex(result.lines()[0], rf"rank {rank} \(.*injected fault throw@{place}")
 
     def test_rank_that_cannot_give_up_its_step(self):
-        """The others wait in its collectives, and would for twice the hang limit."""
+        """The others would wait in its collectives for twice the hang limit."""
         for rank in (0, 1):
             with self.subTest(rank=rank):
                 _, result = self.fail_and_resume(
@@ -54,7 +54,7 @@ class FailingRank(EndToEndTest):
                 self.assertIn("failed, ends the job: ", result.err)
 
     def test_rank_whose_communication_fails(self):
-        """It sends nothing more, so the others wait where no error reaches them, and would for twice the hang limit."""
+        """The others would wait for its messages for twice the hang limit."""
         for rank in (0, 1):
             with self.subTest(rank=rank):
                 _, result = self.fail_and_resume(f"communication-{rank}", f"throw@comm.operation:{rank}:9")
@@ -71,7 +71,7 @@ class FailingRank(EndToEndTest):
                 self.assertIn("rank 1 is silent", result.err)
 
     def test_frozen_coordinator_is_found(self):
-        """By the other ranks, within the heartbeat limit: the default hang limit is ten minutes."""
+        """By the heartbeat limit, long before the ten-minute hang limit."""
         for place in ("train:0:3", "generate:0:2"):
             with self.subTest(place=place):
                 _, result = self.fail_and_resume("stop-" + place.replace(":", "-"), f"stop@{place}", "--set",
@@ -80,7 +80,6 @@ class FailingRank(EndToEndTest):
                 self.assertRegex(result.err, r"rank 0 \(host \S+, pid \d+\) is silent")
 
     def test_rank_frozen_before_or_after_the_phases_is_found(self):
-        """While the job starts, while it closes, and in MPI's own end."""
         for place in ("identity", "close", "end"):
             for rank in (0, 1):
                 with self.subTest(place=place, rank=rank):
@@ -104,9 +103,9 @@ class FailingRank(EndToEndTest):
                 self.assertFalse((run / "run.json").exists())
 
     def test_failed_rank_waits_for_the_others_without_a_deadline(self):
-        """It has said what happened; that the others are long in learning of it is no hang of its own."""
+        """Waiting for the others to learn of the failure is not a hang."""
         config, _ = self.config("failed-and-waiting")
-        # Rank 1 is frozen before rank 0 begins, which fails long before that silence is found.
+        # Rank 1 freezes before rank 0 fails; its silence is found much later.
         faults = "stop@generate:1:1,throw@generate:0:1,delay@generate.lease:0:1,delay@generate.lease:0:2"
         result = self.jforge("run", config, "--inject", faults, "--set", "run.heartbeat_limit_seconds=15", ranks=2,
                              expect=70)

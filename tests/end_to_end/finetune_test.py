@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""jforge finetune: an existing model trained on question–answer pairs, the same at any rank count and after any stop."""
+"""jforge finetune: trains a model on question–answer pairs, the same at any rank count and after any stop."""
 
 import json
 import shutil
@@ -46,7 +46,7 @@ class Finetune(EndToEndTest):
                 for line in path.read_text(encoding="utf-8").splitlines()]
 
     def pairs(self, name, change):
-        """The pairs with every record put through `change`, as a setting."""
+        """Writes the pairs changed by `change`; returns the path and the setting."""
         records = [json.loads(line) for line in self.prompts.read_text(encoding="utf-8").splitlines()]
         path = self.root / f"{name}.jsonl"
         path.write_text("".join(json.dumps(change(record)) + "\n" for record in records), encoding="utf-8")
@@ -88,7 +88,7 @@ class Finetune(EndToEndTest):
             run = self.trained(f"whole-{ranks}", ranks=ranks)
             self.assert_same_losses(whole, run, 1e-5)
             self.assert_close_models(whole, run)
-        # A full Hugging Face directory, and a run that says what it was.
+        # A complete Hugging Face directory with checksums.
         self.assertEqual({path.name for path in self.model.iterdir()} | {"checksums.json"},
                          {path.name for path in (whole / "model").iterdir()})
         weights = whole / "model" / "model.safetensors"
@@ -111,7 +111,7 @@ class Finetune(EndToEndTest):
         sharded = self.trained("sharded", "--set", "train.zero_stage=3", "--set", "model.compute=bfloat16", ranks=2)
         self.assert_same_losses(whole, sharded, 0.02)
         self.assertNotEqual(self.losses(whole), self.losses(sharded))
-        # Another run takes its last checkpoint, once that is its own: no step is left.
+        # A copied last checkpoint can be taken over by another run.
         newest = sorted((sharded / "checkpoints").iterdir())[-1]
         stage_3 = ("--set", "train.zero_stage=3", "--set", "model.compute=bfloat16")
         config, run = self.config("taken")
@@ -121,19 +121,18 @@ class Finetune(EndToEndTest):
         self.assertEqual(self.bytes_of(sharded), self.bytes_of(taken))
 
     def test_only_answers_and_their_end_are_learnt(self):
-        """The tokenizer has a token for each byte: targets can be counted."""
+        """A token for each byte, so targets can be counted."""
         records = [json.loads(line) for line in self.prompts.read_text(encoding="utf-8").splitlines()]
         answers = [len(record["answer"].encode()) + 1 for record in records]
-        # Six batches of four: each of the 24 pairs once.
+        # Six batches of four: all 24 pairs.
         run = self.trained("answers")
         self.assertEqual(sum(answers), sum(line["ar_targets"] for line in self.metrics(run)))
-        # Were a prompt's token a target, a longer question would add some.
+        # Prompt tokens are not targets, so longer questions add none.
         _, longer = self.pairs("longer", lambda record: {**record, "question": "So: " + record["question"]})
         other = self.trained("longer-questions", *longer)
         self.assertEqual([line["ar_targets"] for line in self.metrics(run)],
                          [line["ar_targets"] for line in self.metrics(other)])
         self.assertNotEqual(self.losses(run), self.losses(other))
-        # The prompt's targets can be asked for, and then they count.
         prompts = self.trained("prompts-too", "--set", "train.train_prompt=true")
         template = len(tiny_model.SPECIALS[1:]) * 2 - 1 + len(b"user\n\nassistant\n")
         questions = [len(record["question"].encode()) + template - 1 for record in records]
@@ -193,7 +192,7 @@ class Finetune(EndToEndTest):
         self.jforge("finetune", config, ranks=2)
         made = (run / "model" / "model.safetensors").read_bytes()
         shutil.rmtree(run / "checkpoints")
-        for ranks in (1, 2):  # A refused start is none that has forgotten.
+        for ranks in (1, 2):  # a refused start must not forget the run
             result = self.jforge("finetune", config, ranks=ranks, expect=INPUT)
             for text in (str(run / "checkpoints"), str(run / "model"), "put them back"):
                 self.assertIn(text, result.lines()[0])
@@ -210,7 +209,7 @@ class Finetune(EndToEndTest):
         last.rename(run / last.name)
         self.refused(INPUT, config, says=[str(run / "model"), "put them back"])
         (run / last.name).rename(last)
-        # Longer, stopped in the midst and continued: nothing is missed.
+        # Stopped and continued, it misses no step.
         longer = ("--set", "finetune.steps=12")
         self.jforge("finetune", config, *longer, "--accept-change", "finetune.steps", "--inject", "interrupt@train:0:9",
                     expect=75)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`jforge grade`: verdict files depend neither on the rank count nor on interruptions, bad completions are refused, and
-the verdicts of real completions are the published ones."""
+"""`jforge grade`: verdicts do not depend on rank count or interruptions, bad completions are refused, and real
+completions get their published verdicts."""
 
 import gzip
 import importlib.util
@@ -159,7 +159,7 @@ class Grade(GradeTest):
                               reasons[5])
 
     def test_a_style_grades_as_its_namesake(self):
-        """Imports stand before the program with evalchemy alone; EvalPlus takes the program out of its text."""
+        """Only evalchemy prepends imports; EvalPlus extracts the program from its text."""
         body = "    return math.floor(a + b + {0})\n"
         text = "Sure, it's:\n```python\nimport math\n" + FORMS[1] + "```\nassert add_{0}(1, 2) == 0, 'no'\n"
         path = write_lines(self.root / "styles.jsonl", [
@@ -198,7 +198,7 @@ class Grade(GradeTest):
                          [(entry["base_status"], entry["rules"]["minerva"]) for entry in entries], entries)
         self.assertEqual({"string", "minerva"}, set(entries[0]["rules"]))
 
-        # Python without Math-Verify gets a stand-in, which compares the values of fractions.
+        # Stand-in for Math-Verify: compares the values of fractions.
         stand_in = self.root / "stand_in"
         stand_in.mkdir()
         if importlib.util.find_spec("math_verify") is None:
@@ -226,8 +226,6 @@ class Grade(GradeTest):
 
 
 class GradeAgain(GradeTest):
-    """What is graded before an interruption is graded no more."""
-
     EVERYTHING = list(range(4 * PROBLEMS))
 
     def setUp(self):
@@ -241,12 +239,11 @@ class GradeAgain(GradeTest):
         return sorted(pathlib.Path(f"{out}.parts").glob("*.part"))
 
     def kept(self, out):
-        """Indices of the completions whose verdicts are in the parts."""
+        """Returns the indices of the completions graded in the parts."""
         return sorted(json.loads(line)["index"] for path in self.parts(out)
                       for line in path.read_text(encoding="utf-8").rpartition("\n")[0].splitlines())
 
     def uninterrupted(self):
-        """The file that nothing has interrupted, made once."""
         out = self.root / "uninterrupted.json"
         if not out.exists():
             self.grade(self.completions, out.name, ranks=2)
@@ -264,7 +261,7 @@ class GradeAgain(GradeTest):
         return result, out
 
     def expect_same(self, expected, out, ranks, before):
-        """Graded again, with `before` verdicts taken over, the file is `expected` and nothing lies beside it."""
+        """Grades again with `before` verdicts taken over; the file is `expected` and its parts are gone."""
         result, out = self.grade(self.completions, out.name, ranks=ranks)
         self.assertIn(f"{before} of {len(self.EVERYTHING)} completions graded before", result.err)
         self.assertEqual(expected, out.read_bytes())
@@ -278,7 +275,7 @@ class GradeAgain(GradeTest):
                 before = self.kept(out)
                 self.assertGreaterEqual(len(before), visit)
                 self.assertLess(len(before), len(self.EVERYTHING))
-                # Everything is graded and nothing published: now each verdict must be there once.
+                # Everything is graded, but not published.
                 result, out = self.interrupt("kill@publish.data:0:1", out.name, 3 - ranks)
                 self.assertIn(f"{len(before)} of {len(self.EVERYTHING)} completions graded before", result.err)
                 self.assertEqual(self.EVERYTHING, self.kept(out))
@@ -304,7 +301,7 @@ class GradeAgain(GradeTest):
         self.expect_same(expected, out, 2, 7)
 
     def test_verdicts_on_other_completions_do_not_count(self):
-        """The file of the others lies under the same name: an answer has changed, one is new."""
+        """The other file has a changed answer and a new one."""
         other = [json.loads(line) for line in self.completions.read_text(encoding="utf-8").splitlines()]
         other[0]["completion"] = FORMS[2]
         other.append({"task_id": "HumanEval/0", "completion": FORMS[0].format(0)})
@@ -315,7 +312,7 @@ class GradeAgain(GradeTest):
         self.assertIn(f"{len(before)} of {len(other)} completions graded before", result.err)
         if len(before) < 8:
             self.assertIn(f"{8 - len(before)} verdicts are on other completions", result.err)
-        # A finished file is no reason to grade less.
+        # A finished file is graded again.
         verdicts = out.read_bytes()
         again, _ = self.grade(self.completions, out.name)
         self.assertIn(f"0 of {len(other)} completions graded before", again.err)
@@ -324,7 +321,7 @@ class GradeAgain(GradeTest):
     def test_two_jobs_do_not_share_a_file(self):
         words = ["grade", "--task", "humaneval", "--completions", self.completions, "--data", self.problems, "--out",
                  self.root / "shared.json"]
-        # Slow enough for the other one to see that it is alive, however long that takes to start.
+        # Slow enough to live until the second job starts.
         delays = ",".join(f"delay@grade:0:{visit}" for visit in range(1, 1000))
         first = self.start(self.command(*words, "--inject", delays))
         self.wait_for_text(first, "delay@grade:0:1")
@@ -339,7 +336,7 @@ class GradeAgain(GradeTest):
 
 class FrozenRank(GradeTest):
     def test_it_ends_the_job(self):
-        """After heartbeat_limit_seconds' default: grade reads no configuration."""
+        """grade reads no configuration, so the default limit applies."""
         result, out = self.grade(self.completions, options=("--inject", self.alone("stop@grade:1:1")), ranks=2,
                                  expect=70, timeout=150)
         self.assertIn("rank 1 is silent", result.err)
@@ -349,9 +346,9 @@ class FrozenRank(GradeTest):
 
 @unittest.skipUnless((DATA / "qwen_outputs").is_dir(), f"no benchmark data under {DATA}")
 class PublishedVerdicts(EndToEndTest):
-    """Completions of Qwen2.5-Coder-7B and what EvalPlus said of them."""
+    """Completions of Qwen2.5-Coder-7B with EvalPlus' verdicts."""
 
-    EVERY = 1  # Of so many completions one is graded.
+    EVERY = 1  # grades each EVERY-th completion
 
     def completions(self, path):
         if self.EVERY == 1:
@@ -363,7 +360,7 @@ class PublishedVerdicts(EndToEndTest):
         return some
 
     def check(self, benchmark, task, plus_key, known=()):
-        """`known`: programs whose verdict differs, each with its reason where it is named."""
+        """`known`: programs whose verdict may differ."""
         outputs = DATA / "qwen_outputs"
         stem = f"qwen2.5-coder-7b-base.{benchmark}"
         out = self.root / f"{benchmark}.json"
@@ -403,11 +400,11 @@ class PublishedVerdicts(EndToEndTest):
         self.check("humaneval", "humaneval_plus", "humaneval+")
 
     def test_humaneval_in_the_style_of_evalplus(self):
-        # Published completions are sanitized already: once more changes no verdict.
+        # Sanitizing published completions again changes no verdict.
         self.check("humaneval", "humaneval_plus:evalplus", "humaneval+")
 
     def test_mbpp(self):
-        # Both are right on every input under bare Python too, and were published as failed under a limit of one second
+        # Both pass under bare Python; published as failed under a limit of one second
         # (results/reference/published_verdicts.md).
         self.check("mbpp", "mbpp_plus@0.1.0", "mbpp+", known=("Mbpp/160", "Mbpp/392"))
 

@@ -1,6 +1,5 @@
-"""Runs the jforge binary on tiny inputs in a directory of its own. Used by every end-to-end test.
-
-Environment: JFORGE_BINARY (the program), JFORGE_SOURCE_DIR (root of the tree); ctest sets both.
+"""Runs the jforge binary on tiny inputs in a temporary directory. Environment: JFORGE_BINARY (the program),
+JFORGE_SOURCE_DIR (root of the tree); ctest sets both.
 """
 
 import contextlib
@@ -71,13 +70,11 @@ speed_repeats = 2
 
 
 class Result:
-    """What a finished program left."""
-
     def __init__(self, command, code, out, err, seconds):
         self.command, self.code, self.out, self.err, self.seconds = command, code, out, err, seconds
 
     def lines(self):
-        """The program's own error lines, without the log's and mpirun's."""
+        """Returns the program's error lines, not the log's or mpirun's."""
         return [line for line in self.err.splitlines() if line.startswith("jforge: ")]
 
     def __str__(self):
@@ -86,7 +83,7 @@ class Result:
 
 
 class EndToEndTest(unittest.TestCase):
-    """A temporary directory with a tiny model and prompts, and ways to run the binary on them."""
+    """A temporary directory with a tiny model and prompts, and helpers to run the binary."""
 
     evaluate = False
 
@@ -114,7 +111,7 @@ class EndToEndTest(unittest.TestCase):
         return [str(word) for word in [*launcher, program, *words]]
 
     def start(self, command, **options):
-        """Starts a program; its output goes to files, so that a test can look at it while it runs."""
+        """Starts a program with output to files, which can be read while it runs."""
         type(self).started = getattr(self, "started", 0) + 1
         files = [self.root / f"output-{self.started}.{kind}" for kind in ("out", "err")]
         options.setdefault("env", {**os.environ, "XDG_CACHE_HOME": str(self.root / "cache")})
@@ -129,7 +126,7 @@ class EndToEndTest(unittest.TestCase):
         return Result(process.args, process.returncode, *texts, time.monotonic() - process.jforge_begin)
 
     def wait_for_text(self, process, text, timeout=60):
-        """Until the program's error output holds `text`."""
+        """Waits for `text` in the program's error output."""
         end = time.monotonic() + timeout
         while text not in self.result(process).err:
             if process.poll() is not None or time.monotonic() > end:
@@ -137,7 +134,7 @@ class EndToEndTest(unittest.TestCase):
             time.sleep(0.02)
 
     def wait_until_stopped(self, process):
-        """Until a `stop` fault has frozen a program of one rank: a SIGCONT before that would be lost."""
+        """Waits for a `stop` fault in a program of one rank: an earlier SIGCONT would be lost."""
         self.wait_for_text(process, "injected fault stop@")
         end = time.monotonic() + 60
         while not re.search(r"^State:\tT", pathlib.Path("/proc", str(process.pid), "status").read_text(), re.MULTILINE):
@@ -145,7 +142,6 @@ class EndToEndTest(unittest.TestCase):
             time.sleep(0.01)
 
     def finish(self, process, timeout=TIMEOUT_SECONDS):
-        """Waits for the end of a program."""
         try:
             process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -154,14 +150,14 @@ class EndToEndTest(unittest.TestCase):
         return self.result(process)
 
     def kill_all(self, process):
-        """Ends the program and every process with this test's directory on its command line."""
+        """Kills the program and every process that names this test's directory."""
         for pid in {process.pid, *self.processes()}:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.wait()
 
     def jforge(self, *words, ranks=1, expect=0, timeout=TIMEOUT_SECONDS, **options):
-        """Runs to the end; fails unless the exit code is `expect` (None: any)."""
+        """Runs a command that must exit with `expect` (None: any)."""
         standard_input = options.pop("stdin", None)
         process = self.start(self.command(*words, ranks=ranks),
                              stdin=subprocess.DEVNULL if standard_input is None else subprocess.PIPE, **options)
@@ -175,9 +171,9 @@ class EndToEndTest(unittest.TestCase):
 
     @staticmethod
     def alone(fault, ranks=2, visit=1):
-        """`fault` and what lets its rank come there: prompts, samples and completions go to whoever asks first, so that on
-        a busy machine a rank may get none in a whole round. The others ask three seconds later: for prompts, a few at once,
-        the first four times, for samples and completions the `visit`-th time."""
+        """Returns `fault` with three-second delays of the other ranks, so that its rank gets work, which goes to
+        whoever asks first: for prompts (a few at once) the first four times, for samples and completions the `visit`-th
+        time."""
         place, rank, _ = fault.split(",")[0].split("@")[1].rsplit(":", 2)
         work = re.split("[. ]", place.removeprefix("phase "))[0]
         if work not in ("generate", "evaluate", "grade"):
@@ -187,7 +183,7 @@ class EndToEndTest(unittest.TestCase):
                                   for number in visits)])
 
     def jforge_with_fault(self, config, run, fault, *words, ranks=2, expect=None, **options):
-        """`run` with an injected fault, or several, that must act."""
+        """Runs with one or more faults, which must take effect."""
         result = self.jforge("run", config, "--inject", self.alone(fault, ranks), *words, ranks=ranks, expect=None,
                              **options)
         for one in fault.split(","):
@@ -199,7 +195,7 @@ class EndToEndTest(unittest.TestCase):
         return result
 
     def processes(self):
-        """Ids of processes whose command line names this test's directory."""
+        """Returns ids of processes whose command line names this test's directory."""
         found = []
         for entry in os.listdir("/proc"):
             with contextlib.suppress(OSError):
@@ -208,7 +204,7 @@ class EndToEndTest(unittest.TestCase):
         return found
 
     def ranks_of(self, process):
-        """Process ids of the job's ranks, without mpirun and its shell."""
+        """Returns the ids of the job's ranks, without mpirun and its shell."""
         found = []
         for pid in self.processes():
             with contextlib.suppress(OSError):
@@ -218,7 +214,6 @@ class EndToEndTest(unittest.TestCase):
         return sorted(found)
 
     def expect_no_processes(self, seconds=10):
-        """After a failure nothing may be left running."""
         end = time.monotonic() + seconds
         while self.processes():
             self.assertLess(time.monotonic(), end, f"processes are left: {self.processes()}")
@@ -238,7 +233,7 @@ class EndToEndTest(unittest.TestCase):
 
     @staticmethod
     def losses(run):
-        """(round, step) to loss, the highest attempt's where several have the step."""
+        """Returns {(round, step): loss} of the highest attempts."""
         values = {}
         files = [(int(path.name.split(".")[1]), path) for path in run.glob("metrics.*.jsonl")]
         for _, path in sorted(files):
@@ -249,7 +244,7 @@ class EndToEndTest(unittest.TestCase):
         return values
 
     def checkpoint_steps(self, run):
-        """(round, step) of every checkpoint that has a manifest."""
+        """Returns (round, step) of the complete checkpoints."""
         found = []
         for path in (run / "checkpoints").glob("*/manifest.json"):
             if ".abandoned" in path.parent.name:
@@ -260,7 +255,7 @@ class EndToEndTest(unittest.TestCase):
         return sorted(found)
 
     def uninterrupted(self, ranks=2, *words):
-        """The run directory of an uninterrupted run, made once for each class, rank count and further words."""
+        """Returns an uninterrupted run, made once for each class, rank count and `words`."""
         cache = type(self).__dict__.get("_finished")
         if cache is None:
             cache = {}
@@ -273,7 +268,7 @@ class EndToEndTest(unittest.TestCase):
         return cache[key]
 
     def assert_close_models(self, expected, actual, limit=1e-4):
-        """Relative L2 over the whole vector of exported weights."""
+        """Compares exported weights by relative L2 distance."""
         first = tiny_model.read_floats(expected / "model" / "model.safetensors")
         second = tiny_model.read_floats(actual / "model" / "model.safetensors")
         self.assertEqual(set(first), set(second))

@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
-"""A system call on the run's files fails (EIO, ENOSPC, EINTR, ESTALE, a short write), at any of its calls: publishing stays
-atomic, nothing that is not durable is reported as saved, and the next start ends with the bytes of a quiet run.
-
-    io_fault_test.py [--points N] [TEST...]    N seeded calls for each kind of fault (default 3)
-
+"""Any system call on the run's files fails (EIO, ENOSPC, EINTR, ESTALE, a short write): publishing stays atomic, only
+durable files are reported as saved, and the next start ends with the bytes of an undisturbed run.
+io_fault_test.py [--points N] [TEST...]    N seeded calls for each kind of fault (default 3)
 JFORGE_IO_SHIM names the preloaded library (tests/support/io_fault_shim.c); ctest sets it.
 """
 
@@ -33,13 +31,12 @@ class PreloadedTest(EndToEndTest):
 
     @staticmethod
     def counted(path):
-        """How often each call was made, as a run has left it there."""
+        """Returns {call: count} of a run."""
         return {name: int(count) for name, count in map(str.split, path.read_text(encoding="utf-8").splitlines())}
 
 
 class IoFault(PreloadedTest):
     def counts(self):
-        """How often a quiet run makes each call on its files."""
         if not hasattr(type(self), "_counts"):
             config, run = self.config("counted")
             path = self.root / "counts"
@@ -48,15 +45,15 @@ class IoFault(PreloadedTest):
         return self._counts
 
     def points(self, call, salt):
-        """Seeded numbers of calls, the first and the last always among them."""
+        """Returns seeded call numbers, including the first and the last."""
         count = self.counts()[call]
         self.assertGreater(count, 20, f"the run makes hardly any {call}: is the library preloaded?")
         inner = random.Random(f"{SEED} {call} {salt}").sample(range(2, count), max(1, POINTS - 2))
         return [1, *sorted(inner), count][:max(POINTS, 2)]
 
     def with_fault(self, name, fault, expect):
-        """Progress and the lock are written as time passes: a run may make fewer calls than the counted one. Where it never
-        came to the fault, another's fails at the last call that it made. Calls on one kind of file are always as many."""
+        """Progress and lock are written by time, so a run may end before the fault; another then fails at its last
+        call. Calls on one kind of file do not vary."""
         config, run = self.config(name)
         path = self.root / f"{name}.counts"
         result = self.jforge("run", config, expect=None,
@@ -73,7 +70,7 @@ class IoFault(PreloadedTest):
         return config, run, result
 
     def expect_quiet_end(self, config, run):
-        """Whatever lies under a final name holds; the next start repairs the rest."""
+        """Published files are valid; the next start repairs the rest."""
         if (run / "run.json").exists():
             self.jforge("verify", run)
         self.jforge("run", config)
@@ -88,8 +85,7 @@ class IoFault(PreloadedTest):
                 name = f"{call}-{error}{'-on' if repeats else ''}-{number}"
                 config, run, result = self.with_fault(name, f"{call}:{number}{repeats}:{error}", None)
                 self.assertNotIn("terminate called", result.err)
-                # What may fail: refreshing the lock, without a word; removing checkpoints that are not needed, showing the
-                # progress, keeping the peak.
+                # May fail: the lock's refresh, silently; removing old checkpoints, showing progress, keeping the peak.
                 failed = set(re.findall(r"^io fault: \S+ number \d+ on (.*) fails now$", result.err, re.MULTILINE))
                 if result.code == 0 and failed != {f"{run}/lock"}:
                     allowed = (
@@ -124,7 +120,7 @@ class IoFault(PreloadedTest):
         self.failing("rename", "EIO", "Input/output error")
 
     def test_what_cannot_be_read_now_is_not_damaged(self):
-        """Nothing is set aside or made again for it, whoever reads: HDF5, a stream, or hashing."""
+        """A read error is not damage, whether HDF5, a stream or hashing reads."""
         for number in self.points("read", "EIO"):
             with self.subTest(number=number):
                 config, run, result = self.with_fault(f"read-{number}", f"read:{number}:EIO", None)
@@ -140,7 +136,7 @@ class IoFault(PreloadedTest):
         self.healed("write", "SHORT")
 
     def test_every_kind_of_file_says_that_its_write_failed(self):
-        """HDF5 writes a dataset's last chunk when it is closed: that failure counts like any other."""
+        """Including HDF5's last chunk of a dataset, written when it is closed."""
         for text in ("lock", "run.json", "journal", "metrics.1.jsonl", ".tmp-prompts.h5", "trajectories/.tmp-", ".tmp-shard-",
                      "manifest.json", "model.safetensors"):
             for number in (1, 2, 7) if "h5" in text or "tmp" in text else (1,):
@@ -151,7 +147,7 @@ class IoFault(PreloadedTest):
                     self.expect_quiet_end(config, run)
 
     def test_stale_handles_are_opened_again(self):
-        """ESTALE at the first opening of a trajectory shard and of a checkpoint shard, as on a network file system."""
+        """As on a network file system."""
         for text in ("lease-", "shard-00000-of-00001.h5"):
             with self.subTest(text=text):
                 config, run = self.config("stale-" + text.strip("-."))
@@ -163,19 +159,19 @@ class IoFault(PreloadedTest):
 
 class ShardIndex(PreloadedTest):
     def opened(self, config, run, *words):
-        """How often a start opens a shard of trajectories, and what it says."""
+        """Returns how often a start opens trajectory shards, and its result."""
         path = self.root / "opened"
         path.unlink(missing_ok=True)
         result = self.jforge(*words, config, "--round", "1",
                              env={**self.environment(run), "JFORGE_IO_ROOT": f"{run}/round-1/trajectories/lease-",
                                   "JFORGE_IO_COUNT": str(path)})
-        # The library writes nothing where it has counted nothing.
+        # The shim writes no file if it has counted nothing.
         return self.counted(path)["open"] if path.exists() else 0, result
 
     def test_a_start_opens_the_shards_that_it_does_not_remember(self):
         config, run = self.config("remembered")
         self.jforge("import", config)
-        # Killed between two commits: both shards before are remembered.
+        # Between two commits: both earlier shards are remembered.
         self.jforge("generate", config, "--round", "1", "--inject", "kill@generate.commit:0:3", expect=None)
         index = run / "round-1" / "trajectories" / "index-0.jsonl"
         self.assertEqual(2, len(index.read_text(encoding="utf-8").splitlines()))
@@ -188,7 +184,7 @@ class ShardIndex(PreloadedTest):
         index.unlink()
         opened, _ = self.opened(config, run, "generate")
         self.assertGreaterEqual(opened, shards)
-        # Nothing was to do, so that start has not written it; the next phase does.
+        # That start had nothing to do; the next phase writes the index.
         self.assertFalse(index.exists())
         index.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
         self.jforge("verify", run, expect=3)

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""SIGKILL of any rank, anywhere: the next start finishes with the bytes of an uninterrupted run.
-
-    kill_and_resume_test.py [--points N]    N seeded points for each of the three places, and for each of the stages
-                                            that shard gradients (default 2)
+"""SIGKILL of any rank, anywhere: the next start ends with the bytes of an uninterrupted run.
+kill_and_resume_test.py [--points N]    N seeded points for each of the three places, and for each of the stages
+                                        that shard gradients (default 2)
 """
 
 import json
@@ -34,7 +33,7 @@ def training_points(count):
 
 def reduction_points(count, stage):
     rng = random.Random(SEED + 10 + stage)
-    # Of 11 steps with two micro-batches of four groups each.
+    # 11 steps of two micro-batches with four groups each.
     choices = [("train.reduce", rank, visit) for rank in range(RANKS) for visit in range(1, 11 * 2 * 4 + 1)]
     choices += [("train.accumulate", rank, visit) for rank in range(RANKS) for visit in range(1, 11 * 2 + 1)]
     return rng.sample(choices, count)
@@ -94,7 +93,7 @@ class KillAndResume(KilledRun):
 
 
 class ShardedTraining(KilledRun):
-    """Several micro-batches a step, whose gradients are reduced group by group while the passes go on."""
+    """Gradients of several micro-batches are reduced by group during the passes."""
 
     TOKENS = 128
 
@@ -119,11 +118,11 @@ class ShardedTraining(KilledRun):
 
 
 class FrozenTeacher(KilledRun):
-    """train.teacher = "frozen": a resumed run teaches with the weights that its round began with."""
+    """A resumed run teaches with the weights that its round began with."""
 
     FROZEN = ("--set", "train.teacher=frozen")
 
-    # Rank 1's 7th micro-batch is round 2's first: in the last step the checkpoint of the second is there.
+    # Rank 1's 11th micro-batch is in round 2's last step, after a checkpoint.
     LATE = "kill@train.accumulate:1:11"
 
     def test_killed_in_either_round_and_resumed_at_another_stage(self):
@@ -159,7 +158,7 @@ class FrozenTeacher(KilledRun):
 
 
 class CarriedOptimizerState(EndToEndTest):
-    """rounds.optimizer = "carry": round 2 goes on with the moments that round 1 ended with."""
+    """Round 2 continues with round 1's final moments."""
 
     CARRY = ("--set", "rounds.2.optimizer=carry")
 
@@ -177,8 +176,7 @@ class CarriedOptimizerState(EndToEndTest):
                 for run in (fresh, whole)]
         self.assertEqual(both[0], both[1], "losses of round 1")
         self.assertNotEqual(self.bytes_of(fresh), self.bytes_of(whole))
-        # Rank 1's 7th micro-batch is round 2's first: only round 1's last checkpoint is there. The 9th comes after a
-        # checkpoint of round 2.
+        # Rank 1's 7th micro-batch is round 2's first; the 9th follows a checkpoint of round 2.
         for visit in (7, 9):
             with self.subTest(visit=visit):
                 config, run = self.config(f"carry-{visit}")

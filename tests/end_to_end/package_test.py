@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""An installed tree and the Debian package: complete, and usable where they are unpacked.
-
-Environment besides the harness's: JFORGE_BUILD_DIR (the build folder), JFORGE_CMAKE and JFORGE_CPACK; ctest sets them.
+"""An installed tree and the Debian package are complete and usable where they are unpacked. Environment besides the
+harness's: JFORGE_BUILD_DIR (the build folder), JFORGE_CMAKE and JFORGE_CPACK; ctest sets them.
 """
 
 import gzip
@@ -23,7 +22,7 @@ class PackageTest(EndToEndTest):
         return result
 
     def expect_usable(self, prefix, man_page):
-        """What lies under `prefix` works without the checkout and the build folder."""
+        """Without the checkout and the build folder."""
         self.expect_shell_files(prefix, man_page)
         installed, share = prefix / "bin" / "jforge", prefix / "share" / "jforge"
         scripts = share / "launch" / "scripts"
@@ -36,7 +35,7 @@ class PackageTest(EndToEndTest):
         config, run = self.config("by-" + prefix.parent.name)
         self.run_program(scripts / "local_mpirun.sh", "-n", "2", installed, "run", config)
         self.assertEqual(self.bytes_of(self.uninterrupted(2)), self.bytes_of(run))
-        # The batch script is through with looking for the binary when it refuses its launcher.
+        # The script has found the binary when it refuses the launcher.
         batch = self.run_program("bash", scripts / "run_slurm.sbatch", config, run, expect=2,
                                  env={**os.environ, "JFORGE_LAUNCHER": "telegraph", "SLURM_JOB_ID": "0"})
         self.assertIn("neither mpirun nor srun", batch.err)
@@ -46,7 +45,7 @@ class PackageTest(EndToEndTest):
         self.expect_module_file(prefix)
 
     def expect_self_test(self, installed, share):
-        """It passes, leaves nothing, and notices a model that answers wrongly."""
+        """It passes, leaves no file, and detects a model that answers wrongly."""
         words = (share / "launch" / "scripts" / "local_mpirun.sh", "-n", "2", installed, "selftest")
         folder = self.root / f"self-test-{installed.parent.parent.parent.name}"
         folder.mkdir()
@@ -55,7 +54,7 @@ class PackageTest(EndToEndTest):
         (weights,) = (share / "launch" / "quickstart" / "model").glob("*.safetensors")
         kept = weights.read_bytes()
         header = 8 + int.from_bytes(kept[:8], "little")
-        # Each number's neighbour: a model of the same size that knows nothing.
+        # Shifts the weights by an element.
         weights.write_bytes(kept[:header] + kept[header + 2:] + kept[header:header + 2])
         failed = self.run_program(*words, "--directory", folder / "damaged", cwd=folder, expect=70)
         self.assertIn("selftest: this program computes wrongly on this machine: the bundled model answers", failed.err)
@@ -72,7 +71,7 @@ class PackageTest(EndToEndTest):
         self.assertIn(f"{prefix / 'bin'}:", script)
 
     def expect_shell_files(self, prefix, man_page):
-        """Man page and completions are what the installed program prints, where Debian's programs look for them."""
+        """Man page and completions are the installed program's, in Debian's folders."""
         installed = prefix / "bin" / "jforge"
         path = prefix / "share/man/man1" / man_page
         page = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()

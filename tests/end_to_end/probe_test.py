@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Answers in the middle of training: repetition is measured, warned of or ends the run; held-out problems that bring no
-more gain end a round, at any rank count and stage, killed or not."""
+"""Probes during training: repetition is measured, warned of or ends the run; a round ends when held-out problems stop
+improving."""
 
 import json
 import unittest
@@ -18,7 +18,7 @@ STOP = ("--set", "train.early_stop_every=1", "--set", "train.early_stop_task=gsm
 
 class Probe(EndToEndTest):
     def stop(self):
-        """No figure grows fifty times: the first check is the best of each round, four more end it."""
+        """A gain must be fifty-fold, so each round's first check stays the best and four more end it."""
         return *STOP, "--set", f"train.early_stop_data={self.prompts}"
 
     def lines(self, run):
@@ -58,7 +58,7 @@ class Probe(EndToEndTest):
         self.assertRegex(result.lines()[0], f"step {first[1]}: .* repeat themselves.*; the step is not saved")
         self.assertEqual(max(self.lines(run)), first)
         self.assertNotIn(first, self.checkpoint_steps(run))
-        # The step before was still being written.
+        # The previous one was still being written.
         self.assertIn((first[0], first[1] - 1), self.checkpoint_steps(run))
 
     def test_a_round_without_gain_ends_early_killed_or_not(self):
@@ -72,7 +72,7 @@ class Probe(EndToEndTest):
             self.assertGreaterEqual(line["held_out_tpf"], 1)
         self.assertIn((2, 5), self.checkpoint_steps(whole))
         self.assertEqual("finished", self.status(whole))
-        # The checks' state is in the checkpoint that the next start goes on from; at stage 3 weights are gathered.
+        # The checkpoint restores the checks' state; stage 3 gathers the weights.
         config, run = self.config("early-killed")
         self.jforge_with_fault(config, run, "kill@train:1:5", *self.stop(), ranks=RANKS)
         result = self.jforge("run", config, *self.stop(), "--set", "train.zero_stage=3", ranks=RANKS)
@@ -81,7 +81,6 @@ class Probe(EndToEndTest):
         self.assertEqual({key: (line["held_out_tpf"], line["held_out_accuracy"]) for key, line in lines.items()},
                          {key: (line["held_out_tpf"], line["held_out_accuracy"])
                           for key, line in self.lines(run).items()})
-        # A finished run is left as it is.
         before = self.bytes_of(run)
         self.jforge("run", config, *self.stop(), "--set", "train.zero_stage=3", ranks=RANKS)
         self.assertEqual(before, self.bytes_of(run))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What a person sees of a job, on a terminal (under mpirun too), in run.json and metrics.prom and by `jforge top`; and
-that the job goes on when nobody looks any more."""
+"""A job's display on a terminal, in run.json and metrics.prom and by `jforge top`; the job goes on when its readers
+leave."""
 
 import contextlib
 import fcntl
@@ -22,7 +22,7 @@ COLUMNS = 70
 
 class OnATerminal(EndToEndTest):
     def on_terminal(self, command, columns=COLUMNS):
-        """Runs it with standard error at a terminal of so many columns; returns (exit code, what it shows)."""
+        """Returns (exit code, output on a terminal of `columns`)."""
         master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=slave,
@@ -34,9 +34,9 @@ class OnATerminal(EndToEndTest):
 
     @staticmethod
     def read(master, until=None):
-        """What the terminal shows, up to its end or to what matches `until`."""
+        """Returns the output up to its end or a match of `until`."""
         shown = b""
-        with contextlib.suppress(OSError):  # EIO: nobody has it open any more
+        with contextlib.suppress(OSError):  # EIO: closed by all
             while not (until and re.search(until, shown)) and (chunk := os.read(master, 65536)):
                 shown += chunk
         return shown
@@ -75,7 +75,7 @@ class OnATerminal(EndToEndTest):
 
     def test_top_refreshes_until_the_run_ends(self):
         config, run = self.config("top-live")
-        # In the delay a step is shown in run.json, where it stays while the job is frozen.
+        # During the delay run.json shows a step, which stays while the job is frozen.
         process = self.start(self.command("run", config, "--inject", "delay@train:0:3,stop@train:0:4"))
         end = time.monotonic() + 60
         while not (run / "run.json").exists() and time.monotonic() < end:
@@ -135,7 +135,7 @@ class InFiles(EndToEndTest):
 
 
 class NobodyListens(EndToEndTest):
-    """The job ends as it does with somebody listening, and with the same files."""
+    """It ends in the same way and with the same files."""
 
     def expect_same_end(self, name, redirections, ranks):
         for number, redirection in enumerate(redirections):
@@ -151,7 +151,7 @@ class NobodyListens(EndToEndTest):
                 self.expect_no_processes()
 
     def test_streams_closed_from_the_start(self):
-        """No file of the run may get the number of a closed stream, and with it the log."""
+        """A file of the run must not get a closed stream's number, and with it the log."""
         self.expect_same_end("closed", ("2>&-", ">&-", "<&- >&- 2>&-"), ranks=1)
 
     def test_a_reader_that_leaves(self):
@@ -161,7 +161,7 @@ class NobodyListens(EndToEndTest):
         self.expect_same_end("mpirun", ("2>&1 | head -n 1", "2>&1 | true", "2>&-", "<&- >&- 2>&-"), ranks=2)
 
     def test_mpirun_writes_much_to_nobody(self):
-        """Open MPI's mpirun dies of a closed pipe; the scripts keep it from seeing one."""
+        """A closed pipe kills Open MPI's mpirun; the scripts hide it."""
         noise = "for i in $(seq 60); do echo line $i; echo line $i >&2; sleep 0.02; done; exit 7"
         for redirection in ("2>&1 | head -n 1", "2>&1 >/dev/null | head -n 1"):
             with self.subTest(redirection=redirection):
@@ -174,7 +174,7 @@ class NobodyListens(EndToEndTest):
         done = subprocess.run([str(MPIRUN), "-n", "2", "bash", "-c", "seq 2000; seq 2000 >&2; exit 3"],
                               capture_output=True, text=True, timeout=60, check=False)
         self.assertEqual(3, done.returncode, done.stderr[-2000:])
-        # mpirun forwards what it has read: the ranks' lines may be mixed, but not a byte may be missing.
+        # Lines may be mixed, but no byte lost.
         said = "".join(f"{number}\n" for number in range(1, 2001))
         self.assertEqual(sorted(2 * said), sorted(done.stdout))
 

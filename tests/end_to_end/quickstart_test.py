@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The bundled small model: launch/quickstart/reproduce.sh makes it; through launch/configs/quickstart.toml, what the
-README says of it holds, and a sweep on the result makes the complete report."""
+"""The bundled small model: reproduce.sh makes it, quickstart.toml gives the README's results, and a sweep completes the
+report."""
 
 import json
 import re
@@ -24,8 +24,8 @@ class Quickstart(EndToEndTest):
             self.assertEqual(model["ar"]["accuracy"], model["jacobi"]["accuracy"])
         self.assertGreaterEqual(base["jacobi"]["accuracy"], 0.90)
         self.assertLessEqual(base["jacobi"]["tpf"], 1.5)
-        # docs/results.md has 2.52, with other seeds 2.48 to 2.59. What could be lost (results/reference/ablations.md): without
-        # consistency_decay four seeds have 2.31, and a second round brings 1.09 to 1.13 times on another task.
+        # docs/results.md has 2.52, other seeds 2.48 to 2.59. Without consistency_decay four seeds have 2.31; on another
+        # task a second round brings 1.09 to 1.13 times (results/reference/ablations.md).
         self.assertGreaterEqual(final["jacobi"]["tpf"], 2.4)
         self.assertLessEqual(abs(final["jacobi"]["accuracy"] - base["jacobi"]["accuracy"]), 0.05)
 
@@ -74,19 +74,19 @@ AR_WEIGHT = ("--set", "train.ar_weight=20.0")
 
 class Pilot(EndToEndTest):
     def test_every_recipe_keeps_the_answers_and_the_table_compares_them(self):
-        """100 steps of each recipe on the same trajectories: at least 80 of 100 answers stay right, and both decode more
-        tokens per forward than the base."""
+        """After 100 steps on the same trajectories at least 80 of 100 answers stay right, and both decode more tokens
+        per forward than the base."""
         run = self.root / "run"
         config = self.root / "pilot.toml"
         config.write_text(PILOT.format(run=run), encoding="utf-8")
-        # Left by a pilot that was killed while it copied the first recipe's trajectories.
+        # As after a kill while copying trajectories.
         copied = run / "pilot" / RECIPES[1] / "round-1"
         copied.mkdir(parents=True)
         (copied / "generation.json").write_text("{}", encoding="utf-8")
         command = ("pilot", config, "--recipes", ",".join(RECIPES), "--steps", "100", *AR_WEIGHT)
         result = self.jforge(*command, ranks=2, timeout=1500, cwd=SOURCE)
         self.expect_rows(run, result.out, RECIPES)
-        # Each was trained with its own keys, all on the first one's trajectories.
+        # Each is trained with its own keys, all on the first one's trajectories.
         resolved = {name: tomllib.loads((run / "pilot" / name / "resolved_config.toml").read_text(encoding="utf-8"))
                     for name in RECIPES}
         self.assertEqual(list(RECIPES), [resolved[name]["train"]["recipe"] for name in RECIPES])
@@ -95,7 +95,6 @@ class Pilot(EndToEndTest):
                   for name in RECIPES]
         self.assertTrue(shards[0])
         self.assertEqual([shards[0]] * 2, shards)
-        # A second call has nothing left to do.
         again = self.jforge(*command, ranks=2, timeout=600, cwd=SOURCE)
         self.assertEqual(result.out[result.out.index("Pilot:"):], again.out[again.out.index("Pilot:"):])
 
@@ -118,7 +117,7 @@ class Pilot(EndToEndTest):
         self.assertEqual(100, rows["base"][3])
 
     def test_the_authors_recipe_keeps_the_answers_with_large_batches(self):
-        """Its AR weight is 1. With 16 samples a step, 37 of 100 answers are right after 100 steps, and 75 with 64."""
+        """AR weight 1: after 100 steps 37 of 100 answers are right with 16 samples a step, 75 with 64."""
         run = self.root / "run"
         config = self.root / "pilot.toml"
         config.write_text(PILOT.format(run=run), encoding="utf-8")

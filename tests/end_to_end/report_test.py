@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One command gives a whole report: every figure that it shows is there and is well formed; two runs compare."""
+"""One command makes a whole report with well-formed figures; two runs can be compared."""
 
 import csv
 import json
@@ -80,7 +80,6 @@ class Report(EndToEndTest):
         other = self.jforge("inspect", first, second).out
         self.assertRegex(other, r"rounds\.2\.steps\W+(A: )?5\W+(B: )?3\b")
         self.assertRegex(other, r"\| final \| gsm8k \| jacobi ")
-        # An evaluation's own directory will do as well.
         self.assertIn("rounds.2.steps", self.jforge("inspect", first / "evaluation", second).out)
 
     def test_what_is_no_run_is_refused(self):

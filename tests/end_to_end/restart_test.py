@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A run that is started again with something changed: what is accepted, what is done anew, what is refused."""
+"""Restarts with a change: what is accepted, redone or refused."""
 
 import json
 import re
@@ -32,7 +32,7 @@ class ChangedConfiguration(RefusedTest):
         config, run = self.config("mixed")
         self.jforge("run", config, "--inject", "interrupt@train:0:3", expect=75)
         before = self.shards(run)
-        # Killed before there is a checkpoint of the changed configuration.
+        # Before the first checkpoint of the changed configuration.
         killed = self.jforge("run", config, *self.SHORTER, *self.ACCEPT, "--inject", "kill@train:0:4", expect=None)
         self.assertIn("injected fault kill@train:0:4 acts now", killed.err, str(killed))
         self.assertEqual([f"{name}.stale" for name in before], self.shards(run, "*.stale"))
@@ -40,7 +40,7 @@ class ChangedConfiguration(RefusedTest):
         self.jforge("import", fresh, *self.SHORTER)
         self.jforge("generate", fresh, "--round", "1", *self.SHORTER)
         self.assertEqual(self.digest(alone, 1), self.digest(run, 1))
-        # The accepted change is remembered, for the checkpoint of before it too; the way back is another change.
+        # The accepted change is remembered; undoing it is another change.
         accepted = json.loads((run / "identity.json").read_text(encoding="utf-8"))["accepted"]
         self.assertEqual([{"key": "generate.max_new_tokens", "from": "24", "to": "16"}], accepted)
         self.refused(config, says=["generate.max_new_tokens: 16 → 24"])
@@ -85,14 +85,14 @@ class ChangedConfiguration(RefusedTest):
 
 
 class GoingBack(RefusedTest):
-    """--resume PATH: what was trained behind that checkpoint is neither continued nor taken for what will be."""
+    """--resume PATH: work after that checkpoint is neither continued nor mistaken for new work."""
 
     STEP_2 = "checkpoints/round-1-step-00000002"
     OTHER = ("--set", "train.ar_weight=2")
     BACK = (*OTHER, "--accept-change", "train.ar_weight", "--resume")
 
     def begun(self, name):
-        """A run stopped after step 5, with a checkpoint at 2."""
+        """Stops after step 5, with a checkpoint at 2."""
         config, run = self.config(name, CONFIG.replace("keep_last = 2", "keep_last = 10"))
         self.jforge("run", config, "--inject", "interrupt@train:0:5", expect=75)
         self.assertIn((1, 2), self.checkpoint_steps(run))
@@ -111,7 +111,7 @@ class GoingBack(RefusedTest):
         self.assertEqual([(1, 2), (1, 3)], sorted(self.checkpoint_steps(run)))
         again = self.jforge("run", config, *self.OTHER)
         self.assertIn("continuing from round-1-step-00000003", again.err)
-        # Its bytes are those of a run that never had the other branch.
+        # As if there had been no other branch.
         plain, alone = self.config("alone", CONFIG.replace("keep_last = 2", "keep_last = 10"))
         self.jforge("run", plain, "--inject", "interrupt@train:0:2", expect=75)
         self.jforge("run", plain, *self.OTHER, "--accept-change", "train.ar_weight")
@@ -123,7 +123,6 @@ class GoingBack(RefusedTest):
         config, run = self.begun("saved")
         self.jforge("run", config, *self.BACK, run / self.STEP_2, ranks=2)
         self.assertEqual("finished", self.status(run))
-        # And once more, from the same place: nothing of what was left is overwritten.
         self.jforge("run", config, *self.OTHER, "--resume", run / self.STEP_2)
         self.assertTrue((run / "checkpoints" / "round-1-step-00000004.abandoned-2").is_dir())
 
@@ -145,7 +144,7 @@ class GoingBack(RefusedTest):
         self.assertEqual([], [name for name in (path.name for path in run.rglob("*")) if "abandoned" in name])
         self.assertNotIn("train round", self.jforge("run", config).err)
         self.assertEqual([], [name for name in before if name not in {path.name for path in run.rglob("*")}])
-        # One that is not refused takes along what came from what it leaves.
+        # If accepted, work that depends on the abandoned branch is set aside.
         self.jforge("run", config, *back, "--inject", "interrupt@train:0:3", expect=75)
         for name in ("export.json.abandoned", "round-2.abandoned"):
             self.assertTrue((run / name).exists(), name)
@@ -175,7 +174,7 @@ class GoingBack(RefusedTest):
                      says=["rounds.2.steps: 5 → 9", "too late"])
         self.refused(config, "--set", "train.ar_weight=3", "--accept-change", "train.ar_weight",
                      says=["train.ar_weight", "has all rounds trained"])
-        # What is refused is not recorded, whatever refuses it.
+        # A refused change is not recorded.
         self.jforge("run", config)
         more = '\n[[rounds]]\nblock_size = 8\nsteps = 2\n'
         longer, _ = self.config("late", CONFIG + more)
@@ -188,7 +187,7 @@ class GoingBack(RefusedTest):
 
 class LostCheckpoints(EndToEndTest):
     def refused(self, config, run, *names, ranks=1):
-        """Neither trained again nor changed, and `verify` says so."""
+        """No training, no change, and the same message by `verify`."""
         before = {path: path.read_bytes() for path in run.rglob("*.safetensors")}
         result = self.jforge("run", config, ranks=ranks, expect=DATA)
         self.assertEqual(1, len(result.lines()), str(result))
@@ -209,7 +208,7 @@ class LostCheckpoints(EndToEndTest):
         (run / "away").rename(run / "checkpoints")
         self.assertNotIn("train round", self.jforge("run", config, ranks=2).err)
         self.jforge("verify", run)
-        # What the message offers besides.
+        # The message's other remedy.
         (run / "checkpoints").rename(run / "away")
         (run / "export.json").unlink()
         (run / "round-2").rename(run / "round-2-away")
@@ -226,7 +225,7 @@ class LostCheckpoints(EndToEndTest):
         for back in run.glob("round-2-step-*"):
             back.rename(run / "checkpoints" / back.name)
         self.jforge("verify", run)
-        # A damaged one is another matter: the one before it is taken, and that is said.
+        # A damaged one is skipped, with a message.
         newest = sorted((run / "checkpoints").iterdir())[-1]
         (newest / "manifest.json").write_text("{}", encoding="utf-8")
         again = self.jforge("run", config, ranks=2)
@@ -234,7 +233,7 @@ class LostCheckpoints(EndToEndTest):
         self.assertIn("train round", again.err)
 
     def test_what_is_made_of_other_weights_does_not_mix(self):
-        """A round that is stopped in its training, another run's model in the place of the one that generated it."""
+        """A round stopped in training, with another run's model instead of its generator."""
         config, run = self.config("mixed-weights")
         other, other_run = self.config("other-weights")
         rate = ("--set", "train.learning_rate=3e-3")
@@ -348,8 +347,8 @@ class FinishedRun(EndToEndTest):
 
 class SlowCheckpoint(EndToEndTest):
     def first_step(self, name, faults, *settings):
-        """(run directory, result) of a start that stops after its first step. Prompts and trajectories are there: which
-        rank made how many would change how often each publishes."""
+        """Returns (run directory, result) of a start that stops after its first step. Prompts and trajectories exist
+        before, so that it is known how often each rank publishes."""
         config, run = self.config(name)
         self.jforge("import", config)
         self.jforge("generate", config, "--round", "1")
@@ -357,7 +356,7 @@ class SlowCheckpoint(EndToEndTest):
                                 expect=75)
 
     def test_writing_a_checkpoint_for_longer_than_the_hang_limit_is_no_hang(self):
-        """12 s of the writing thread, each step of it shorter than the limit, while the main thread waits for it."""
+        """12 s in all, each step shorter than the limit."""
         run, _ = self.first_step("quick-checkpoint", "kill@nowhere:0:1")
         log = (run / "logs" / "rank_0000.log").read_text(encoding="utf-8")
         fsync = re.search(r'"checkpoint\.fsync", visit 1$.*?"publish\.fsync", visit (\d+)$', log,
@@ -372,10 +371,10 @@ class SlowCheckpoint(EndToEndTest):
 
 class SlowAndFailingDisk(EndToEndTest):
     def test_a_slow_last_file_is_no_lost_rank(self):
-        """Rank 0 writes run.json for longer than the others may be silent."""
+        """Longer than the others may be silent."""
         config, run = self.config("slow")
         self.jforge("import", config, ranks=2)
-        # The last of a finished phase's published files; each delay is 3 s.
+        # A phase's last published file; each delay is 3 s.
         delays = [f"delay@publish.{step}:0:4" for step in ("data", "fsync", "rename", "directory")]
         result = self.jforge("import", config, "--set", "run.heartbeat_limit_seconds=8", "--inject", ",".join(delays),
                              ranks=2)
@@ -383,7 +382,7 @@ class SlowAndFailingDisk(EndToEndTest):
         self.assertEqual("finished", self.status(run))
 
     def test_the_first_error_is_the_one_told(self):
-        """The loss is not a number, and run.json cannot be written any more either."""
+        """The loss is NaN, and run.json cannot be written."""
         config, run = self.config("first")
         process = self.start(self.command("run", config, "--inject", "stop@train:0:1,nan@train:0:2"))
         self.wait_until_stopped(process)

@@ -30,7 +30,7 @@ class RunPipeline(EndToEndTest):
                                  set(self.losses(run)))
 
     def test_needs_no_ssh_on_one_machine(self):
-        """Containers often have none. Open MPI would look for it even if all ranks start here."""
+        """Containers often lack it, and Open MPI looks for it even for local ranks."""
         programs = self.root / "programs"
         programs.mkdir()
         for folder in map(pathlib.Path, os.environ["PATH"].split(os.pathsep)):
@@ -103,7 +103,7 @@ class Output(EndToEndTest):
 
 
 class Refused(EndToEndTest):
-    """Bad input of commands that have no configuration: one line, the documented exit code, no damage."""
+    """Bad input without a configuration: one line, the documented exit code, no damage."""
 
     def refused(self, code, *words, says):
         result = self.jforge(*words, expect=code)

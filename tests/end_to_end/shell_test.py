@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""`jforge completion` in the shells that are installed, as typed at a terminal, and `jforge man` in groff and man.
-
-Environment: JFORGE_BINARY (the program); ctest sets it.
+"""`jforge completion` in the installed shells, as typed at a terminal, and `jforge man` in groff and man. Environment:
+JFORGE_BINARY (the program); ctest sets it.
 """
 
 import contextlib
@@ -27,8 +26,6 @@ def printed(*words):
 
 
 class Candidates(unittest.TestCase):
-    """What `jforge __complete` answers."""
-
     def candidates(self, *words):
         lines = printed("__complete", "--", *words).splitlines()
         return [line.split("\t")[0] for line in lines]
@@ -84,7 +81,7 @@ class Candidates(unittest.TestCase):
             self.assertEqual("", printed("__complete", *words), words)
 
     def test_no_rank_starts(self):
-        """Neither a launcher's environment nor a reader who leaves disturbs an answer."""
+        """Even with a launcher's environment or a full output."""
         launched = {**os.environ, "PMIX_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}
         self.assertEqual("run", subprocess.run([BINARY, "__complete", "--", "ru"], check=True, capture_output=True,
                                                text=True, timeout=60, env=launched).stdout.split("\t")[0])
@@ -109,8 +106,8 @@ class ShellTest(unittest.TestCase):
             (cls.folder / name).touch()
 
     def typed(self, program, preparation, lines):
-        """What the shell makes of typed lines, in which \\t completes: for each the arguments that jforge gets."""
-        # A shell draws its line anew at will: it is told by a function what jforge was given.
+        """Types lines, in which \\t completes; returns jforge's arguments for each."""
+        # A shell redraws its line at will, so a function reports the arguments.
         child, terminal = pty.fork()
         if child == 0:
             os.chdir(self.folder)
@@ -137,10 +134,10 @@ class ShellTest(unittest.TestCase):
         for line in lines:
             os.write(terminal, (line + "\n").encode())
             words = re.findall(r"<([^<>]*)>", read_until(r"\n((?:<[^<>]*>)*<end>)").group(1))[:-1]
-            given.append([word.rstrip("/") for word in words])  # zsh takes a folder's away again
+            given.append([word.rstrip("/") for word in words])  # zsh removes a folder's slash again
         return given
 
-    # What is typed and what it becomes; the same in bash and zsh.
+    # Typed text and the result, the same in bash and zsh.
     TYPED = (
         ("jforge probe log\t --mod\t x", ["probe", "logits", "--model", "x"]),
         ("jforge run min\t --set train.learning_ra\t1e-5", ["run", "mine.toml", "--set", "train.learning_rate=1e-5"]),

@@ -17,8 +17,7 @@ class SignalTest(EndToEndTest):
         self.assertEqual("finished", self.status(run))
 
     def signalled(self, config, places, number):
-        """Runs two ranks and sends mpirun the signal while a rank sleeps at one of `places`: at the first, but for a busy
-        machine."""
+        """Signals mpirun while a rank sleeps at one of `places`, usually the first."""
         faults = ",".join(f"delay@{place}" for place in places.split())
         process = self.start(self.command("run", config, "--inject", faults, ranks=2))
         self.wait_for_text(process, "acts now")
@@ -81,7 +80,7 @@ class SignalAnywhere(SignalTest):
         rng = random.Random(5)
         for _ in range(4):
             process = self.start(self.command("run", config, ranks=2))
-            # Open MPI 4.1's mpirun can hang when it is struck before its ranks are there.
+            # Open MPI 4.1's mpirun can hang if signalled earlier.
             while len(self.ranks_of(process)) < 2 and process.poll() is None:
                 time.sleep(0.01)
             time.sleep(rng.uniform(0.0, 1.0))

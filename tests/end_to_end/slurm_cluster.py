@@ -1,6 +1,5 @@
-"""A Slurm of two nodes on this machine, for tests: munged, slurmctld and two slurmd in a directory of their own.
-
-Ports are free ones and everything talks over 127.0.0.1. Needs Debian's munge, slurmctld, slurmd and slurm-client.
+"""A Slurm of two nodes for tests: munged, slurmctld and two slurmd in their own directory, on free ports of 127.0.0.1.
+Needs Debian's munge, slurmctld, slurmd and slurm-client.
 """
 
 import contextlib
@@ -17,7 +16,7 @@ import time
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol")
 NODES = ("n1", "n2")
-# States that a job does not leave. Every other passes, SIGNALING among them, which a job is in while it is warned.
+# Final states; SIGNALING, while a job is warned, passes.
 ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED",
          "TIMEOUT")
 
@@ -64,7 +63,7 @@ PartitionName=debug Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
 
 
 def program(name):
-    """Its path, or None; daemons are in sbin, which a user's PATH may lack."""
+    """Searches sbin, too, for daemons."""
     return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 
 
@@ -73,7 +72,7 @@ def missing_programs():
 
 
 class SlurmCluster:
-    """Started by `with`; every process of it is gone afterwards."""
+    """Used by `with`, which ends all its processes."""
 
     def __init__(self, root):
         self.root = pathlib.Path(root)
@@ -115,14 +114,14 @@ class SlurmCluster:
         self.daemon("slurmd", "-D", "-N", node, name=node)
 
     def daemon(self, command, *words, name=None):
-        # A test that is killed must not leave daemons behind.
+        # A killed test must not leave daemons behind.
         with open(self.root / "log" / f"{name or command}.out", "ab") as out:
             self.daemons[name or command] = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "TERM", program(command), *words], stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=self.environment,
                 start_new_session=True)
 
     def lose_node(self, node):
-        """As if its power went: the daemon, its jobs' steps and all their processes are killed at once."""
+        """Like a power failure, kills the daemon, its jobs' steps and all their processes."""
         victims = [self.daemons.pop(node)]
         os.kill(victims[0].pid, signal.SIGKILL)
         victims[0].wait()
@@ -135,7 +134,7 @@ class SlurmCluster:
                 os.kill(pid, signal.SIGKILL)
 
     def processes(self, variable=""):
-        """Ids of processes in whose environment are this cluster's directory and `variable`."""
+        """Returns ids of processes with this cluster's directory and `variable` in their environment."""
         found = []
         for entry in os.listdir("/proc"):
             with contextlib.suppress(OSError):
@@ -146,12 +145,11 @@ class SlurmCluster:
         return found
 
     def run(self, name, *words, environment=None, **options):
-        """Output of a Slurm command; empty when it fails, as it does before the controller listens."""
+        """Returns the output; empty if it fails, as before the controller listens."""
         return subprocess.run([program(name), *map(str, words)], check=False, stdout=subprocess.PIPE, text=True,
                               timeout=60, env={**self.environment, **(environment or {})}, **options).stdout
 
     def job(self, number):
-        """Field to value of `scontrol show job`."""
         return dict(re.findall(r"(\S+?)=(\S*)", self.run("scontrol", "show", "job", number)))
 
     @staticmethod
@@ -171,7 +169,7 @@ class SlurmCluster:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
-        # Steps of jobs that had not ended, and their ranks.
+        # Unfinished jobs' steps and ranks.
         for pid in self.processes():
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)

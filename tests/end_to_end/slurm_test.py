@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""run_slurm.sbatch under a real Slurm of two nodes: what ends, what is queued again, and that it continues."""
+"""run_slurm.sbatch under a real Slurm of two nodes: which jobs end, which are requeued and continue."""
 
 import os
 import shutil
@@ -10,10 +10,10 @@ import slurm_cluster
 from harness import BINARY, SOURCE, EndToEndTest
 
 SCRIPT = SOURCE / "launch" / "scripts" / "run_slurm.sbatch"
-# Root may start MPI, and all traffic stays on this machine.
+# Root may start MPI; traffic stays on this machine.
 ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                "OMPI_MCA_oob_tcp_if_include": "lo", "OMPI_MCA_btl_tcp_if_include": "lo"}
-# Rank 0 sleeps 3 s before each of these steps: time in which something happens to the job.
+# Rank 0 sleeps 3 s before each step.
 SLOW_STEPS = ",".join(f"delay@train:0:{step}" for step in range(3, 7))
 
 
@@ -23,7 +23,7 @@ class Slurm(EndToEndTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        # Slurm's own paths must be short: Unix sockets lie in them.
+        # Unix sockets need short paths.
         folder = tempfile.mkdtemp(prefix="jforge-slurm-")
         cls.cluster = slurm_cluster.SlurmCluster(folder)
         cls.addClassCleanup(shutil.rmtree, folder, True)
@@ -31,7 +31,7 @@ class Slurm(EndToEndTest):
         cls.cluster.start()
 
     def submit(self, name, *options, fault="", config=None):
-        """Submits a job of two nodes from a directory of its own; `fault` is injected into its first start."""
+        """Submits a job of two nodes; `fault` is injected into its first start."""
         path, run = config or self.config(name)
         binary = BINARY
         if fault:
@@ -57,7 +57,6 @@ class Slurm(EndToEndTest):
             self.fail(f"{error}: {log.read_text(encoding='utf-8', errors='replace') if log.exists() else ''}")
 
     def wait_for_end(self, number, log, state, code, restarts, seconds=120):
-        """Until Slurm says the job has ended; compares how."""
         def ended():
             return self.cluster.job(number).get("JobState") in slurm_cluster.ENDED
         text = ""
@@ -92,12 +91,12 @@ class Slurm(EndToEndTest):
         self.assertIn("trian", text)
 
     def test_warned_before_the_time_limit_it_continues(self):
-        # Slurm looks at its jobs' time every half minute; every step of both rounds makes this start longer than that.
+        # Slurm checks time limits every half minute, less than the delayed steps take.
         steps = [*range(1, 7), *range(1, 6)]
         number, run, log = self.submit("warned", "--time=1", "--signal=B:USR2@45",
                                        fault=",".join(f"delay@train:0:{step}" for step in steps))
         text = self.wait_for_end(number, log, "COMPLETED", "0:0", "some", 180)
-        # The first look may come before the job listens: then it has no status yet, and continues all the same.
+        # If it is warned before it listens, it has no status.
         listened = "[start]" in text.split("ended with exit code 75")[0]
         self.assertIn(f"ended with exit code 75, status {'interrupted' if listened else ''}\n", text)
         self.assertNotIn("slurm-", " ".join(os.listdir(run / "logs")))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A main thread that stands still, in whatever phase: the job ends with 70 and names the rank that hangs, not one that
-waits for it, while heartbeats go on all the time."""
+"""A main thread stalls in any phase: the job ends with 70 and names that rank, not one that waits for it, although
+heartbeats go on."""
 
 import concurrent.futures
 import os
@@ -11,10 +11,10 @@ import unittest
 from harness import EndToEndTest
 
 LIMIT_SECONDS = 10
-# Before the configuration is known and when MPI ends there is another limit, which MPI's own start has to keep too.
+# The limit outside of the phases, which MPI's own start must keep, too.
 MPI_LIMIT = {"JFORGE_MPI_LIMIT_SECONDS": "20"}
 MPI_PHASES = ("phase start", "phase read the configuration", "phase end MPI", "phase ended")
-# Each only sleeps, once it has come to its place.
+# Stalled jobs only sleep.
 AT_ONCE = 4
 
 
@@ -22,19 +22,19 @@ class Stall(EndToEndTest):
     evaluate = True
 
     def phases_of_a_job(self):
-        """Every phase that a rank enters, in order of first visits."""
+        """Returns every phase of a job, in order of first visits."""
         config, run = self.config("phases")
         self.jforge("run", config, "--inject", "kill@nowhere:0:1,kill@nowhere:1:1", ranks=2)
         found = {}
         for log in sorted((run / "logs").iterdir()):
             text = log.read_text(encoding="utf-8")
             found.update(dict.fromkeys(re.findall(r'fault place "phase ([^"]+)", visit', text)))
-        # The first ones come before there is a log file.
+        # The first ones precede the log file.
         return ["start", "read the configuration", "open the run directory", *found]
 
     def stall(self, place, rank, phase=None):
-        """Runs a job whose rank stalls there; what is wrong with its end, or nothing. The other rank comes there a
-        little later: it must not have done the work of both by then."""
+        """Returns what is wrong with the job's end, or None. The other rank is delayed, so that it does not do all
+        work."""
         name = re.sub(r"\W", "-", place) + f"-{rank}"
         config, run = self.config(name)
         fault = f"stall@{place}:{rank}:1"
@@ -59,7 +59,7 @@ class Stall(EndToEndTest):
         self.expect_no_processes()
 
     def test_a_writer_with_nothing_left_to_decode(self):
-        """The others wait for its commit, and rank 0 shows their waiting in the run directory: no sign that any goes on."""
+        """The others wait for its commit; rank 0's display of that is not a sign of progress."""
         few = [word for key, value in (("rounds.1.steps", 1), ("train.batch_samples", 3), ("generate.prompts_per_lease", 1),
                                        ("generate.lease_seconds", 20), ("run.hang_limit_seconds", LIMIT_SECONDS))
                for word in ("--set", f"{key}={value}")]
@@ -76,17 +76,17 @@ class Stall(EndToEndTest):
         for name in ("import", "generate round 1", "generation report", "load the weights", "train round 1",
                      "checkpoint", "export", "evaluate base", "report", "close", "end MPI"):
             self.assertIn(name, phases)
-        # Both ranks in turn: rank 0 has the coordinator, and works alone in some phases.
+        # Rank 0 has the coordinator and works alone in some phases.
         self.stall_everywhere([(f"phase {phase}", number % 2) for number, phase in enumerate(phases)])
 
     def test_within_a_phase(self):
-        """Where one rank works while the other waits for it in an agreement, or its disk does not answer."""
+        """While the other rank waits in an agreement, or its own disk does not answer."""
         self.stall_everywhere([
             ("identity", 0, "open the run directory"),
             ("identity", 1, "open the run directory"),
             ("generate.commit", 1, "generate round 1"),
             ("train.accumulate", 1, "train round 1"),
-            ("checkpoint.data", 1, "checkpoint"),  # the writing thread: the main thread waits for it
+            ("checkpoint.data", 1, "checkpoint"),  # the writing thread, for which the main thread waits
             ("checkpoint.manifest", 0, "checkpoint"),
             ("evaluate", 1, "evaluate base gsm8k ar"),
             ("end", 1, "close"),

@@ -114,7 +114,7 @@ class Sweep(EndToEndTest):
         self.sweep(out, "--roofline")
         sweep = self.points(out)
         self.assertEqual("cpu", sweep["roofline_machine"]["device"])
-        # Kept by a sweep without a profile of its own, on the same number of threads alone.
+        # A sweep without a profile keeps it for the same number of threads.
         self.sweep(out)
         self.assertEqual(sweep["roofline"], self.points(out)["roofline"])
         threads = sweep["roofline_machine"]["threads"] + 1

@@ -1,4 +1,4 @@
-"""Writes a tiny random Qwen2 model, prompts and problems: inputs on which a whole run takes about two seconds."""
+"""Writes a tiny random Qwen2 model, prompts and problems, for runs of about two seconds."""
 
 import json
 import pathlib
@@ -24,7 +24,7 @@ def byte_letters():
 
 
 def tensor_shapes():
-    """Name to shape of every parameter, as Hugging Face names them (tied head)."""
+    """{name: shape} in Hugging Face's naming (tied head)."""
     shapes = {"model.embed_tokens.weight": [VOCABULARY, HIDDEN], "model.norm.weight": [HIDDEN]}
     for layer in range(LAYERS):
         prefix = f"model.layers.{layer}."
@@ -41,7 +41,7 @@ def tensor_shapes():
 
 
 def write_safetensors(path, tensors):
-    """`tensors`: name to (shape, bytes of little-endian float32)."""
+    """`tensors`: {name: (shape, bytes of little-endian float32)}."""
     header, offset = {}, 0
     for name, (shape, data) in tensors.items():
         header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [offset, offset + len(data)]}
@@ -55,7 +55,7 @@ def write_safetensors(path, tensors):
 
 
 def read_safetensors(path):
-    """Name to (dtype, shape, bytes)."""
+    """Returns {name: (dtype, shape, bytes)}."""
     content = pathlib.Path(path).read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8:8 + length])
@@ -66,7 +66,7 @@ def read_safetensors(path):
 
 
 def read_floats(path):
-    """Name to list of values; every tensor must be float32."""
+    """Returns {name: values} of float32 tensors."""
     values = {}
     for name, (dtype, _, data) in read_safetensors(path).items():
         if dtype != "F32":
@@ -83,7 +83,7 @@ def random_tensors(seed):
         if name.endswith("norm.weight"):
             values = [1.0] * count
         else:
-            # Wider than a trained model's, so that the greedy tokens vary from prompt to prompt.
+            # Wide, so that greedy tokens vary between prompts.
             values = [rng.gauss(0.0, 0.25) for _ in range(count)]
         tensors[name] = (shape, struct.pack(f"<{count}f", *values))
     return tensors
@@ -113,7 +113,7 @@ def write_tokenizer(folder):
 
 
 def write_model(folder, seed=1):
-    """A Hugging Face directory: config, float32 weights, byte-level tokenizer without merges."""
+    """Writes a Hugging Face directory: config, float32 weights, byte-level tokenizer without merges."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True)
     config = {

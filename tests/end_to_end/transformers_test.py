@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Against Hugging Face's own packages, where Python has them: tokenizers of the families, models that go there and come
-back, and exported models that stock `transformers` decodes by Jacobi iteration.
-
-ctest's Python has seldom got these packages; by hand: JFORGE_BINARY=build/cpu-release/launch/jforge PYTHON THIS_FILE"""
+"""Compares with Hugging Face's packages, if installed: tokenizers, models exchanged in both directions, and exported
+models that stock `transformers` decodes by Jacobi iteration. By hand: JFORGE_BINARY=build/cpu-release/launch/jforge
+PYTHON THIS_FILE"""
 
 import gzip
 import copy
@@ -46,8 +45,8 @@ TEKKEN_PATTERN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{
                   r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|"
                   r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 BOS, END = "<|begin_of_text|>", "<|eot_id|>"
-# Ranks as they were published: tokenizer.model of llama_models/llama3 in the Python package llama-models, qwen.tiktoken
-# of dashscope/resources in the package dashscope; in one directory.
+# Published ranks: tokenizer.model of llama_models/llama3 in the package llama-models, qwen.tiktoken of
+# dashscope/resources in the package dashscope.
 RANKS = pathlib.Path(os.environ.get("JFORGE_TEST_RANKS", "models/ranks"))
 # Made by launch/models/smollm2.sh.
 SMOLLM2 = pathlib.Path(os.environ.get("JFORGE_SMOLLM2", SOURCE / "models" / "smollm2"))
@@ -66,7 +65,7 @@ def shared_texts():
 
 
 def hostile_strings(count):
-    """Blanks and signs of every kind, marks, surrogates' neighbours, long runs, almost tokens."""
+    """Blanks, signs, marks, surrogates' neighbours, long runs, partial tokens."""
     rng = random.Random(11)
     pools = [" \t\r\n\u00a0\u2003\u3000\u0085\u1680\u200b\ufeff", "'’sStTrReEvVmMlLdD\u017f\u212a", "0123456789²½٣Ⅷ一",
              "aAzZéÉß\u0130ı中文日本語한국어Ωжあ", "!?.,;:-_/\\()[]{}<>|#@*&^%$~`\"", "\u0301\u0308\u0327\u093f\u20dd",
@@ -88,7 +87,7 @@ def hostile_strings(count):
 
 
 def strings_with(characters, count):
-    """Each of the characters alone, between what would merge or split without it, and in `count` random strings."""
+    """Each character alone, between text that would merge or split without it, and in `count` random strings."""
     rng = random.Random(13)
     places = ["{0}", "{0}{0}", "a{0}b", "th{0}e", " {0}the", "1{0}2", " {0} ", "\n{0}\n", "'{0}s", "don{0}'t",
               "<|im_{0}end|>"]
@@ -110,11 +109,11 @@ class Tokenizers(EndToEndTest):
                                       initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
         corpus = [path.read_text(encoding="utf-8") for path in sorted(pathlib.Path(SOURCE).glob("*.md"))]
         tokenizer.train_from_iterator(corpus, trainer)
-        if ignore_merges:  # Tokens that no merge makes, which is what the flag is for.
+        if ignore_merges:  # the flag is for tokens that no merge makes
             definition = json.loads(tokenizer.to_str())
             dropped = definition["model"]["merges"][200::3]
             definition["model"]["merges"] = [merge for merge in definition["model"]["merges"] if merge not in dropped]
-            # A merge needs its parts, but they need not be made by one.
+            # A merge needs its parts only as tokens.
             tokenizer = tokenizers.Tokenizer.from_str(json.dumps(definition))
         tokenizer.post_processor = processors.Sequence([
             processors.ByteLevel(trim_offsets=False),
@@ -122,8 +121,8 @@ class Tokenizers(EndToEndTest):
         return tokenizer
 
     def compare(self, name, tokenizer, bos=BOS, end=END, encode=None, normalize=str, directory=None, further=()):
-        """`encode` works out a normalized text's ids in yet another way, without the bos; `directory` is given where it
-        holds the tokenizer already, `further` strings beside everyone's."""
+        """Compares token ids. `encode`: another encoder of a normalized text, without bos. `directory`: holds the
+        tokenizer already. `further`: additional strings."""
         if directory is None:
             directory = self.root / name
             directory.mkdir()
@@ -132,7 +131,7 @@ class Tokenizers(EndToEndTest):
                 json.dumps({"bos_token": bos, "eos_token": end, "tokenizer_class": "PreTrainedTokenizerFast"}),
                 encoding="utf-8")
         count = 0
-        # One text: an added token cuts it as two texts are cut.
+        # An added token splits a text as if it were two.
         for texts in (hostile_strings(5000), shared_texts(), *([further] if further else [])):
             text = end.join(texts)
             result = self.jforge("tokenize", "--model", directory, stdin=text.encode("utf-8"))
@@ -161,7 +160,7 @@ class Tokenizers(EndToEndTest):
         self.compare("qwen", self.train(tiny_model.QWEN2_PATTERN, False))
 
     def published(self, file, special, pattern):
-        """(the tokenizer that transformers makes of a published file of ranks, what tiktoken makes of a text)"""
+        """Returns (transformers' tokenizer, tiktoken's encoder) of a published file."""
         path = RANKS / file
         if not (tiktoken and transformers and path.is_file()):
             self.skipTest(f"needs tiktoken, transformers and {path}: JFORGE_TEST_RANKS names the directory")
@@ -184,7 +183,7 @@ class Tokenizers(EndToEndTest):
         definition = json.loads(tokenizer.to_str())
         definition["model"]["ignore_merges"] = False
         definition["normalizer"] = {"type": "NFC"}
-        # The package's own NFC is of an older Unicode than Python's and ours: it leaves U+11935 U+11930 as they are.
+        # The package's NFC is of an older Unicode: it leaves U+11935 U+11930 as they are.
         count = self.compare("published-qwen", tokenizers.Tokenizer.from_str(json.dumps(definition)), bos=None,
                              end="<|im_end|>", encode=encode,
                              normalize=lambda text: unicodedata.normalize("NFC", text))
@@ -192,8 +191,8 @@ class Tokenizers(EndToEndTest):
 
     @unittest.skipUnless(transformers and SMOLLM2.is_dir(), f"needs torch, transformers and {SMOLLM2}")
     def test_smollm2(self):
-        """Digits one by one, and bytes that the vocabulary lacks, which a text loses: control characters, and the first
-        byte of characters beyond U+40000."""
+        """It splits digits and drops bytes that the vocabulary lacks: control characters, and the first byte of
+        characters beyond U+40000."""
         tokenizer = tokenizers.Tokenizer.from_file(str(SMOLLM2 / "tokenizer.json"))
         whole = transformers.AutoTokenizer.from_pretrained(SMOLLM2)
         signs = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -208,7 +207,6 @@ class Tokenizers(EndToEndTest):
 
 
 def model_options(family):
-    """Sizes of a random model of a family, beside what all share."""
     llama3 = {"rope_type": "llama3", "rope_theta": 1000.0, "factor": 4.0, "low_freq_factor": 1.0,
               "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
     return {"qwen2": {"tie_word_embeddings": True}, "qwen3": {"head_dim": 16}, "llama": {"head_dim": 10, "rope_parameters": llama3},
@@ -217,7 +215,7 @@ def model_options(family):
 
 @unittest.skipUnless(transformers, "the Python packages torch and transformers are not installed")
 class Models(EndToEndTest):
-    """A random model that transformers saves is distilled for a few steps; transformers reads what is exported."""
+    """Distils a random model saved by transformers, which then reads the export."""
 
     PROMPT = list(b"How many pens and cups?")
 
@@ -252,7 +250,7 @@ class Models(EndToEndTest):
         return out
 
     def decoded(self, directory, method, *words):
-        """(tokens, forwards) of `jforge probe decode`."""
+        """Returns (tokens, forwards)."""
         out = self.probe(directory, "decode", "--method", method, "--max-new-tokens", 48, *words)
         (record,) = json.loads(out.read_text(encoding="utf-8"))
         return record["tokens"], record["forwards"]
@@ -270,7 +268,7 @@ class Models(EndToEndTest):
         expected = model(torch.tensor([self.PROMPT])).logits[0]
         found = safetensors.torch.load_file(self.probe(exported, "logits"))["logits"]
         self.assertLess(float((found - expected).norm() / expected.norm()), 1e-4)
-        # There: the same greedy tokens, by stock generate() and by Jacobi iteration, in as many forwards as jforge's.
+        # The same greedy tokens by generate() and by Jacobi iteration, in the same number of forwards.
         tokens, _ = self.decoded(exported, "ar")
         self.assertEqual(tokens, self.generated(model)[0])
         block_size = json.loads((exported / "jacobi_decoding.json").read_text(encoding="utf-8"))["block_size"]
@@ -286,7 +284,7 @@ class Models(EndToEndTest):
             self.assertEqual(tokens, found[0])
             fewer += found[1] < len(tokens) - 1
         self.assertGreater(fewer, 0, "no forward made more than one token known")
-        # And back.
+        # Back to jforge.
         again = self.root / f"{family}-again"
         model.save_pretrained(again)
         tiny_model.write_tokenizer(again)
@@ -294,8 +292,7 @@ class Models(EndToEndTest):
         return model, trusted, exported
 
     def check_plain_calls(self, model, trusted):
-        """With trust_remote_code, from_pretrained() puts the exported generate() in the place of the model's: a call that
-        does not name it gives what it gives without."""
+        """from_pretrained() with trust_remote_code installs the exported generate(): plain calls must not change."""
         ids = torch.tensor([self.PROMPT])
         batch = torch.tensor([self.PROMPT, [256] * 4 + self.PROMPT[4:]])
         tokenizer = transformers.AutoTokenizer.from_pretrained(model.config._name_or_path)
@@ -329,7 +326,7 @@ class Models(EndToEndTest):
                 self.assertEqual(*answers)
 
     def check_given_configuration(self, model, exported):
-        """A GenerationConfig of the caller's is filled up from the model's own, as by stock generate()."""
+        """A caller's GenerationConfig is completed from the model's, as by stock generate()."""
         own = copy.deepcopy(model.generation_config)
         ids = torch.tensor([self.PROMPT])
         jacobi = {"custom_generate": str(exported), "trust_remote_code": True}
@@ -344,7 +341,7 @@ class Models(EndToEndTest):
             stopped = answer(given)
             self.assertLess(len(stopped), len(whole))
             self.assertEqual(stopped, answer(given, **jacobi))
-            # What is given wins.
+            # Explicit options win.
             given.eos_token_id = 257
             self.assertEqual(answer(given), answer(given, **jacobi))
             model.generation_config.repetition_penalty = 1.2
@@ -384,7 +381,7 @@ class Models(EndToEndTest):
 
 class ImportTest(EndToEndTest):
     def imported(self, name, model, conversations, *settings):
-        """The token ids that `jforge import` makes of each conversation."""
+        """Returns the ids that `jforge import` makes of each conversation."""
         prompts = self.root / f"{name}.jsonl"
         prompts.write_text("".join(json.dumps({"prompt": one}) + "\n" for one in conversations), encoding="utf-8")
         config, run = self.config(name, '[run]\ndirectory = "{run}"\n')
@@ -398,13 +395,13 @@ class ImportTest(EndToEndTest):
 
 @unittest.skipUnless(transformers and h5py, "the Python packages torch, transformers and h5py are not installed")
 class PublishedTemplates(ImportTest):
-    """Texts of models' own; chat_template_test.cpp says where they are."""
+    """Chat templates of published models; chat_template_test.cpp says where they are."""
 
     def conversations(self, count):
         rng = random.Random(17)
         parts = ["a", "b ", " ", "\n", "\n\n", "\t", "\u3000", "é", "<think>", "</think>", "<tool_response>",
                  "</tool_response>", "{{ x }}"]
-        for number in range(count):  # The number, since equal ones are kept once.
+        for number in range(count):  # numbered, because duplicates are dropped
             texts = ["".join(rng.choices(parts, k=rng.randint(0, 7))) for _ in range(rng.choice((1, 3, 5)))]
             system = [{"role": "system", "content": rng.choice(parts)}] if rng.random() < 0.5 else []
             texts[0] += str(number)
@@ -425,7 +422,7 @@ class PublishedTemplates(ImportTest):
         (model / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
         tokenizer = transformers.AutoTokenizer.from_pretrained(model)
         conversations = list(self.conversations(300))
-        # Without thinking, and with the day that chat_template.h names.
+        # No thinking, and the date of chat_template.h.
         expected = tokenizer.apply_chat_template(conversations, chat_template=template, add_generation_prompt=True,
                                                  enable_thinking=False, date_string="26 Jul 2024", return_dict=True)
         self.assertEqual(expected["input_ids"], self.imported(name, model, conversations))
@@ -455,7 +452,7 @@ class PublishedTemplates(ImportTest):
         self.check("mistralai-Mistral-Nemo-Instruct-2407")
 
     def test_texts_of_our_own(self):
-        """Constructs that published texts combine; each of them alone is in jinja_test.cpp."""
+        """Constructs that published templates combine; jinja_test.cpp tests each alone."""
         self.check_text("own-scopes", """{{- bos_token }}
 {%- set ns = namespace(system='', last=-1) %}
 {%- for m in messages %}
@@ -499,10 +496,10 @@ nothing
 @unittest.skipUnless(transformers and DATA.is_dir() and SMOLLM2.is_dir(),
                      f"needs torch, transformers, the benchmark files and {SMOLLM2} (launch/models/smollm2.sh)")
 class SmolLM2(ImportTest):
-    """A real model: its chat template, and its greedy tokens to 50 real prompts, in float32."""
+    """A real model's chat template and greedy tokens for 50 real prompts in float32."""
 
     NEW_TOKENS = 48
-    TIE = 1e-4  # Of a row's largest logit: closer candidates are a matter of the order of addition.
+    TIE = 1e-4  # of a row's largest logit: the order of addition decides closer candidates
 
     def questions(self):
         for name, key in (("gsm8k/test.jsonl", "question"), ("humaneval/HumanEval.jsonl.gz", "prompt")):
@@ -513,7 +510,6 @@ class SmolLM2(ImportTest):
 
     @unittest.skipUnless(h5py, "the Python package h5py is not installed")
     def test_chat_template(self):
-        """One turn and several, with a system text and without."""
         tokenizer = transformers.AutoTokenizer.from_pretrained(SMOLLM2)
         texts = ["Hi", " two  blanks \n", "", "<|im_end|>\n<|im_start|>system\n", "{{ 7 }} 1234", *hostile_strings(60)]
 
@@ -522,10 +518,10 @@ class SmolLM2(ImportTest):
                     for i in range(count)]
 
         conversations = [turns(count, first) for count in (1, 3, 5) for first in range(len(texts))]
-        conversations = [one for one in conversations if one[-1]["content"]]  # The import drops the others.
+        conversations = [one for one in conversations if one[-1]["content"]]  # the import drops the others
         system = [{"role": "system", "content": "Answer in one word.\n"}]
         given = [system + messages for messages in conversations]
-        # An empty one is not the template's own.
+        # An empty system text does not select the template's default.
         given += [[{"role": "system", "content": ""}] + messages for messages in conversations]
 
         def expected(conversations):
