@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# What each choice of the training does, on a small model and ledgers (launch/quickstart/make_ledger.py): masks ×
-# schedules, windows, two rounds, kept offsets, teacher, each with several seeds; Jacobi and multi-block decoding at
-# inference blocks of the training's size and larger; mean ± standard deviation as one Markdown page, WORK/ablations.md,
-# and pictures of accuracy and TPF, WORK/ablations.METHOD.svg.
+# The effect of each training choice on a small model and ledgers (launch/quickstart/make_ledger.py): masks × schedules,
+# windows, two rounds, kept offsets, teacher, with several seeds; Jacobi and multi-block decoding at several inference
+# block sizes. Writes mean ± standard deviation to WORK/ablations.md, pictures to WORK/ablations.METHOD.svg.
 #
 #   tests/benchmarks/ablations.sh [OPTION …] WORK
 #
@@ -10,10 +9,10 @@
 #   --build DIR      holds launch/jforge (default build/cpu-release)
 #   --ranks N        (default 2)
 #   --base N         steps of 32 samples that make the base from the quickstart's model (default 600)
-#   --steps "N …"    of an arm's first round, of 16 samples (default 240); a second round has half. Several numbers train
-#                    every arm so often, the largest first: learning curves.
-#   --arms "A …"     (default: the fourteen listed below; besides them mixed-linear mixed-random, and any of all these with
-#                    settings behind it: clean-random,rounds.1.noise_window=4,train.ar_weight=1)
+#   --steps "N …"    of an arm's first round, of 16 samples (default 240); a second round has half. With several numbers
+#                    every arm is trained for each, the largest first: learning curves.
+#   --arms "A …"     (default: the fourteen listed below; also mixed-linear, mixed-random, and any of these with settings:
+#                    clean-random,rounds.1.noise_window=4,train.ar_weight=1)
 #   --prompts N      that trajectories are made of (default 4000)
 #   --seeds "S …"    (default "1 2 3")
 #   --blocks "B …"   inference block sizes (default "16 64 128")
@@ -58,7 +57,7 @@ jforge=$build/launch/jforge
 run() { "$root/launch/scripts/local_mpirun.sh" -n "$ranks" "$jforge" "$@" </dev/null; }
 
 make_data() {
-  # So short that question and answer fit the model's 512 positions.
+  # Short enough for the model's 512 positions.
   python3 -B launch/quickstart/make_ledger.py --out "$work/data" --fewest 6 --most 9 --train "${sizes[0]}" \
     --prompts "${sizes[1]}" --validation 0 --test 200
 }
@@ -70,7 +69,7 @@ make_base() {
     --set train.learning_rate=2e-3 --set checkpoint.every_steps=100
 }
 
-# What makes an arm another one than the configuration.
+# Prints an arm's differences from the configuration.
 settings_of() {
   case $1 in
     *,*) settings_of "${1%%,*}" && tr ',' '\n' <<<"${1#*,}" && return ;;
@@ -92,11 +91,11 @@ train() {
     printf '[[rounds]]\nblock_size = 32\nnoise_window = 8\nsteps = %s\n' \
       "$((count / 2))" | cat launch/configs/ablations.toml - >"$config"
   fi
-  # The first run of a seed generates for all of them.
+  # A seed's first run generates for all its arms.
   [ "$name" = "$donor" ] || take_round_1 "$work/runs/$donor" "$work/runs/$name"
   run run "$config" --set "run.directory=$work/runs/$name" --set "run.seed=$seed" --set "model.source=$work/base/model" \
     --set "prompts.files=[\"$work/data/prompts.jsonl.gz\"]" --set "rounds.1.steps=$count" "${settings[@]}"
-  # A hundred runs' checkpoints and trajectories are not kept; what is shared stays.
+  # Deletes checkpoints and trajectories that later runs do not share.
   rm -rf "$work/runs/$name/checkpoints" "$work/runs/$name/round-2"
   [ "$name" = "$donor" ] || rm -rf "$work/runs/$name/round-1"
 }

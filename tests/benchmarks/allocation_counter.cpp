@@ -33,7 +33,7 @@ struct CallStack {
 };
 constexpr int kRemembered = 8;
 std::array<CallStack, kRemembered> stacks;
-/// Places given out in `stacks`; at kRemembered or above nothing is remembered.
+/// Next index in `stacks`; from kRemembered on nothing is recorded.
 std::atomic<int> remembered{kRemembered};
 
 }  // namespace
@@ -92,7 +92,7 @@ void count(std::size_t size) noexcept {
 
 }  // namespace
 
-// glibc's own names for its allocator; free() stays glibc's and takes back what these return.
+// glibc's allocator; its free() accepts blocks of these functions.
 extern "C" {
 void* __libc_malloc(std::size_t size) noexcept;
 void* __libc_calloc(std::size_t items, std::size_t size) noexcept;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks a run of real_data_run.sh from outside, with h5dump instead of our own readers, and prints its figures as
-Markdown. Exits 1 when a prompt is lost or doubled."""
+"""Checks a run of real_data_run.sh with h5dump instead of our own readers, and prints its figures as Markdown. Exits 1
+if a prompt is lost or doubled."""
 
 import argparse
 import array
@@ -14,7 +14,7 @@ import tempfile
 
 
 def read_dataset(file, name, type_code):
-    """A one-dimensional HDF5 dataset as an array ("q" int64, "i" int32, "B" uint8)."""
+    """Reads a one-dimensional HDF5 dataset ("q" int64, "i" int32, "B" uint8)."""
     with tempfile.NamedTemporaryFile() as output:
         subprocess.run(["h5dump", "-d", "/" + name, "-b", "LE", "-o", output.name, str(file)], check=True,
                        stdout=subprocess.DEVNULL)
@@ -26,7 +26,7 @@ def read_dataset(file, name, type_code):
 
 
 def count_records(directory):
-    """Lines of all prompt files: what there is to import."""
+    """Counts the records to import."""
     records = 0
     for path in sorted(directory.glob("*.jsonl.gz")) + sorted(directory.glob("mbxp/*.jsonl.gz")):
         with gzip.open(path, "rb") as lines:
@@ -80,7 +80,7 @@ def check_trajectories(checks, kept, store, shards):
 
 
 def import_speed(log):
-    """The import's own figure; it leaves the program's start out."""
+    """Returns the log's MB and MB/s, which exclude the program's start."""
     found = re.search(r"([0-9.]+) MB at ([0-9.]+) MB/s", log)
     if not found:
         raise SystemExit("check_real_data_run.py: import.log has no line with MB/s")

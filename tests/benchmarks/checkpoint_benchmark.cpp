@@ -1,14 +1,13 @@
-/// What a checkpoint costs the training loop: the same loop without a save, with one that is waited
-/// for, and with one in the background, turn by turn in one run.
+/// Cost of a checkpoint for the training loop: without a save, with a blocking one, and with a
+/// background one, turn by turn in one run.
 ///
 ///   launch/scripts/local_mpirun.sh -n 1 build/…/tests/benchmarks/checkpoint_benchmark DIRECTORY
 ///   [MEBIBYTES_OF_WEIGHTS [REPEATS [THREADS]]]
 ///
-/// DIRECTORY lies on the file system in question. A loop is matrix products of all ranks, first on
-/// all cores of the rank but one, then on all (or on THREADS alone), 25 times as long as the save.
-/// The fastest loop of each kind counts, with what is left of its save at its end. Needs an idle
-/// machine: a neighbour takes the background's time. Prints a Markdown table; a checkpoint holds
-/// three times the weights' bytes.
+/// DIRECTORY is on the measured file system. A loop is matrix products of all ranks, first on all
+/// cores of the rank but one, then on all (or on THREADS only), 25 times as long as the save. The
+/// fastest loop of each kind counts, including the rest of its save. Prints a Markdown table; a
+/// checkpoint has three times the weights' bytes. Needs an idle machine.
 
 #include <fmt/format.h>
 #include <omp.h>
@@ -38,12 +37,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// How many saves a loop is as long as.
+/// length of a loop in saves
 constexpr double kLoopSaves = 25;
 
 enum class Saving : std::uint8_t { none, waited_for, background };
 
-/// A model whose float32 weights take about `bytes`.
+/// Returns a model whose float32 weights take about `bytes`.
 TransformerConfig model_of(std::int64_t bytes) {
   TransformerConfig model;
   model.vocabulary_size = 8192;
@@ -57,7 +56,6 @@ TransformerConfig model_of(std::int64_t bytes) {
   return model;
 }
 
-/// The loop and the state that it saves, on one rank.
 class Loop {
  public:
   Loop(const Communicator& comm, const std::filesystem::path& directory, std::int64_t bytes)
@@ -73,7 +71,7 @@ class Loop {
     return 12 * static_cast<double>(table_.parameter_count());
   }
 
-  /// Seconds of the slowest rank.
+  /// Returns the seconds of the slowest rank.
   double run(Saving saving, int steps) {
     comm_.barrier();
     const auto start = Clock::now();
@@ -101,7 +99,7 @@ class Loop {
   }
 
  private:
-  /// About 50 ms on one core.
+  /// Takes about 50 ms on one core.
   void compute() {
     constexpr std::int64_t kSize = 1024;
     for (int i = 0; i < 3; ++i) {
@@ -131,7 +129,7 @@ void measure(const Communicator& comm, Loop& loop, int threads, int repeats) {
   const int probe = 20;
   const double step = loop.run(Saving::none, probe) / probe;
   const double save = loop.run(Saving::waited_for, probe) - probe * step;
-  // Long enough for the hundredth of a core that the thread gets where all are busy.
+  // Long enough for a writer thread that gets a hundredth of a core.
   const int steps = std::max(probe, static_cast<int>(kLoopSaves * save / step));
   std::array<double, kKinds.size()> best{};
   best.fill(std::numeric_limits<double>::infinity());
@@ -158,7 +156,7 @@ int run(int argc, char** argv) {
   const std::int64_t bytes = (argc > 2 ? std::atoll(argv[2]) : 256) << 20;
   const int repeats = argc > 3 ? std::atoi(argv[3]) : 7;
   if (comm.rank() == 0) {
-    std::filesystem::remove_all(directory);  // What a run that was ended has left.
+    std::filesystem::remove_all(directory);  // left by an interrupted run
   }
   comm.barrier();
   {

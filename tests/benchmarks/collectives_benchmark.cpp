@@ -1,16 +1,16 @@
-/// Collectives of runtime/comm beside plain MPI calls, in one run over several sizes:
+/// Collectives of runtime/comm compared with plain MPI calls:
 ///
 ///   launch/scripts/local_mpirun.sh -n 2 build/…/tests/benchmarks/collectives_benchmark
 ///   [MAX_MEBIBYTES]
 ///
 /// Prints a Markdown table: GB/s of payload (bytes of the whole vector over the slowest rank's best
-/// time) for ours and for MPI's call, and their ratio. Both run on the same buffers, turn by turn.
-/// A second table has the operations of runtime/comm/tensor_collectives.h, which wait politely on a
-/// thread of their own, beside the same operations on the calling thread.
+/// time) of both, on the same buffers turn by turn, and their ratio. A second table compares the
+/// operations of runtime/comm/tensor_collectives.h on their own thread with those on the calling
+/// thread.
 ///
 ///   … collectives_benchmark [MAX_MEBIBYTES] --device cuda
 ///
-/// measures those of tensors on the ranks' devices instead, against the devices' link.
+/// measures tensors on the ranks' devices against the devices' link.
 
 #include <fmt/format.h>
 #include <mpi.h>
@@ -48,7 +48,7 @@ struct Buffers {
   std::vector<float> part;
 };
 
-/// The two ways to do one thing; each leaves the same values in the buffers.
+/// Two ways to leave the same values in the buffers.
 struct Contest {
   std::string name;
   std::function<void(Buffers&)> ours;
@@ -112,7 +112,7 @@ Buffers fresh(std::size_t elements, const Communicator& comm) {
   Buffers buffers{std::vector<float>(elements),
                   std::vector<float>(elements / static_cast<std::size_t>(comm.size()))};
   const auto start = static_cast<float>(comm.rank() + 1);
-  // Small whole numbers: sums are exact, so both ways must agree to the bit.
+  // Small whole numbers: sums are exact, so the results must be equal.
   for (std::size_t i = 0; i < elements; ++i) {
     buffers.whole[i] = start + static_cast<float>(i % 17);
   }
@@ -125,7 +125,7 @@ void expect_equal_results(const Contest& contest, std::size_t elements, const Co
   Buffers plain = fresh(elements, comm);
   contest.ours(ours);
   contest.plain(plain);
-  // reduce_scatter may use its input as scratch: only its output is promised.
+  // reduce_scatter may use its input as scratch.
   const bool equal =
       ours.part == plain.part && (contest.name == "reduce_scatter" || ours.whole == plain.whole);
   expect(equal, contest.name + " and the plain MPI call give different results");
@@ -150,7 +150,7 @@ void compete(const Contest& contest, std::size_t elements, const Communicator& c
   for (int i = 0; i < repeats; ++i) {
     ours = std::min(ours, timed(contest.ours, buffers, comm));
     plain = std::min(plain, timed(contest.plain, buffers, comm));
-    buffers = fresh(elements, comm);  // repeated sums would run into infinity
+    buffers = fresh(elements, comm);  // repeated sums would overflow
   }
   if (comm.rank() == 0) {
     const auto bytes = static_cast<double>(elements * sizeof(float));
@@ -159,7 +159,7 @@ void compete(const Contest& contest, std::size_t elements, const Communicator& c
   }
 }
 
-/// Whether tensors of the ranks' devices travel by NCCL. Collective.
+/// Collective.
 bool by_nccl(const Communicator& comm, Device device) {
   try {
     expect_collectives(comm, device, CollectivesChoice::nccl);
@@ -169,8 +169,8 @@ bool by_nccl(const Communicator& comm, Device device) {
   }
 }
 
-/// Bytes that a rank sends per second, at the ring optimum, of vectors on the ranks' devices. Their
-/// link bounds what goes by NCCL; what goes through host memory does not touch it.
+/// Bytes that a rank sends per second, at the ring optimum. The devices' link is the bound with
+/// NCCL; without NCCL data go through host memory.
 void measure_on_devices(const Communicator& comm, std::size_t largest_bytes) {
   const std::unique_ptr<KernelSet> kernels = make_kernel_set(DeviceChoice::cuda, local_rank(comm));
   if (comm.rank() == 0) {
@@ -194,7 +194,7 @@ void measure_on_devices(const Communicator& comm, std::size_t largest_bytes) {
     kernels->queue().synchronize();
     struct Operation {
       const char* name;
-      double sent;  ///< By each rank, for each byte of the vector.
+      double sent;  ///< by each rank, per byte of the vector
       std::function<void()> call;
     };
     const std::array<Operation, 3> operations{

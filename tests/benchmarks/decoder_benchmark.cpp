@@ -1,7 +1,6 @@
-/// What decoding costs on the host beside the model: per pass, the time of the engine and of its
-/// sequences' decoders outside the model's own calls. Between two passes a device waits so long.
-/// The model here is a function of token and position; `rows` and `tokens` say how much of it a
-/// pass asked for and made known. Run it on an idle machine.
+/// Host time of decoding, which a device waits for: per pass, the time of engine and decoders
+/// without the model's calls. The model is a function of token and position; `rows` and `tokens`
+/// count a pass' rows and accepted tokens. Needs an idle machine.
 
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
@@ -30,8 +29,8 @@ constexpr std::int64_t kNewTokens = 512;
 constexpr std::int32_t kBlockSize = 16;
 constexpr std::int32_t kVocabulary = 151'936;  // Qwen2.5
 
-/// What follows three of four positions depends on the position alone, so that a pass accepts some
-/// tokens; what follows the others, on their token too. Measures the time in its own calls.
+/// The successor of three of four positions depends only on the position, so that a pass accepts
+/// some tokens; of the others, also on their token. Measures the time of its calls.
 class CheapModel final : public DecodeModel {
  public:
   explicit CheapModel(std::int32_t slots) : slots_(slots) {
@@ -59,7 +58,7 @@ class CheapModel final : public DecodeModel {
     }
     inside_ += Clock::now() - begin;
   }
-  /// The choice's time is the host's; that of making the logits is not.
+  /// Sampling counts as host time, making the logits does not.
   void predict_sampled(std::span<const DecodeRow> rows, std::span<const SampledRow> choices,
                        std::span<TokenId> predictions) override {
     std::size_t output = 0;

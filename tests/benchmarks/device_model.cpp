@@ -42,7 +42,7 @@ std::vector<TokenId> random_tokens(std::int64_t count, std::int64_t vocabulary) 
   return tokens;
 }
 
-/// Elements of the matrices that a row is multiplied with.
+/// Returns the elements of the matrices that a row is multiplied with.
 double matrix_elements(const TransformerConfig& config, const ParameterTable& table) {
   double elements = 0;
   for (const ParameterEntry& entry : table.entries()) {
@@ -53,13 +53,12 @@ double matrix_elements(const TransformerConfig& config, const ParameterTable& ta
   return elements;
 }
 
-/// Rows of one sequence behind a prompt.
 class Sequence {
  public:
   Sequence(DecodeModel& model, std::vector<TokenId> tokens)
       : model_(model), tokens_(std::move(tokens)) {}
 
-  /// Forwards tokens [begin, begin + count); the last one's prediction.
+  /// Forwards tokens [begin, begin + count); returns the last one's prediction.
   TokenId forward(std::int64_t begin, std::int64_t count) {
     rows_.clear();
     for (std::int64_t i = begin; i < begin + count; ++i) {
@@ -87,14 +86,14 @@ struct DraftPass {
   SamplingOptions sampling = {};
 };
 
-constexpr std::int64_t kWarm = 8;  ///< Passes before those that are measured.
+constexpr std::int64_t kWarm = 8;  ///< warm-up passes
 
-/// New tokens of a sequence that drafts of 16 are measured on.
+/// New tokens of a sequence that measures drafts of 16.
 std::int64_t draft_tokens(const DeviceModelOptions& options) {
   return 16 * (options.tokens + kWarm + 1);
 }
 
-/// Seconds of a pass over drafts of 16.
+/// Returns the seconds of a pass over drafts of 16.
 double seconds_of_draft_pass(const DeviceModelOptions& options, DecodeModel& model,
                              const DraftPass& pass) {
   DecodeEngine engine(model, 1);
@@ -133,7 +132,7 @@ void measure_decoding(const DeviceModelOptions& options, const ParameterTable& t
     if (i == kWarm) {
       begin = Clock::now();
     }
-    // The predictions end on the host: each forward has ended when the next begins.
+    // Predictions end on the host, so forwards do not overlap.
     const TokenId next = sequence.forward(options.prompt + i, 1);
     if (options.prompt + i + 1 < positions) {
       sequence.set(options.prompt + i + 1, next);
@@ -161,7 +160,7 @@ void measure_decoding(const DeviceModelOptions& options, const ParameterTable& t
     return median(std::move(seconds_of_pass));
   };
   const double one = pass(1);
-  // On lanes arithmetic and not the memory holds up so many rows.
+  // Without tensor cores so many rows are bound by arithmetic, not memory.
   const bool tensor_cores = product_type(options.storage) == DType::bfloat16;
   print_times(fmt::format("{} rows in flight, {}", options.rows_in_flight, weights_name),
               pass(options.rows_in_flight), "1 row", one, tensor_cores ? "1.15 at most" : "none");
@@ -209,7 +208,7 @@ class RandomSamples final : public SampleSource {
   std::vector<PackedSample> samples_;
 };
 
-/// `checked`: with the hashes of every step's state, as a run has them unless it is told otherwise.
+/// `checked`: with state hashes in every step, the default of a run.
 void measure_training(const DeviceModelOptions& options, const ParameterTable& table,
                       TensorView weights, KernelSet& kernels, const Communicator& comm,
                       bool checked) {

@@ -10,23 +10,23 @@ namespace jforge {
 
 struct DeviceModelOptions {
   TransformerConfig model;
-  std::string shape;  ///< What `model` is, for a reader.
+  std::string shape;  ///< description of `model`
   DeviceChoice device = DeviceChoice::cuda;
   bool decoding = true;
   bool training = true;
-  DType compute = DType::bfloat16;                  ///< Of training.
-  WeightStorage storage = WeightStorage::bfloat16;  ///< Of decoding's matrices.
-  int zero_stage = 1;                               ///< Of training.
-  std::int64_t rows = 8192;                         ///< Packed rows of a step, at most.
-  std::int64_t steps = 5;                           ///< Measured, after two.
-  std::int64_t prompt = 512;                        ///< Positions before what is measured.
-  std::int64_t tokens = 128;                        ///< Measured tokens of decoding, after eight.
-  std::int64_t rows_in_flight = 64;                 ///< Of one sequence in a forward, against one.
+  DType compute = DType::bfloat16;                  ///< of training
+  WeightStorage storage = WeightStorage::bfloat16;  ///< of decoding's matrices
+  int zero_stage = 1;                               ///< of training
+  std::int64_t rows = 8192;                         ///< maximum packed rows of a step
+  std::int64_t steps = 5;                           ///< measured, after two
+  std::int64_t prompt = 512;                        ///< positions before the measurement
+  std::int64_t tokens = 128;                        ///< measured tokens of decoding, after eight
+  std::int64_t rows_in_flight = 64;  ///< of one sequence in a forward, compared with one
 };
 
-/// A whole model with random weights on a device: greedy decoding against the memory, a forward of
-/// many rows against one of one row, training as `jforge` trains against the products' peak. Prints
-/// rows of device_rows.h. Collective with training.
+/// Measures a whole random model on a device: greedy decoding against memory, a forward of many
+/// rows against one row, training against the products' peak. Prints rows of device_rows.h.
+/// Collective if training.
 void run_device_model(const DeviceModelOptions& options, const Communicator* comm);
 
 }  // namespace jforge

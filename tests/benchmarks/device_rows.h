@@ -1,7 +1,6 @@
 #pragma once
 
-/// What the benchmarks say of a device: rows of one table that launch/gpu_check.sh collects, each a
-/// figure, what bounds it and their ratio.
+/// Rows of the table that launch/gpu_check.sh collects: a figure, its bound and their ratio.
 
 #include <fmt/format.h>
 
@@ -17,8 +16,8 @@
 
 namespace jforge {
 
-/// Decoding's matrices on a device (`--storage`), as model.decode_weights names them; automatic is
-/// no choice here: the bytes of a token follow from it.
+/// Values of --storage, as in model.decode_weights; without automatic, because the bytes of a token
+/// depend on the storage.
 inline const std::map<std::string, WeightStorage> kDecodeStorages{
     {"float32", WeightStorage::float32},
     {"bfloat16", WeightStorage::bfloat16},
@@ -29,13 +28,12 @@ inline std::string storage_name(WeightStorage storage) {
       ->first;
 }
 
-/// What decoding multiplies: tensor cores bfloat16; lanes widen it and multiply float32.
+/// Returns decoding's operand type: tensor cores take bfloat16; lanes widen it to float32.
 inline DType product_type(WeightStorage storage) {
   return storage == WeightStorage::bfloat16_arithmetic ? DType::bfloat16 : DType::float32;
 }
 
-/// The data sheet of the device that `kernels` compute on; null on the CPU and for one that is not
-/// known, where shares of it are unknown.
+/// Returns the data sheet of the device; null on the CPU and for an unknown device.
 inline const KnownDevice* device_sheet(const KernelSet& kernels) {
   return kernels.device() == Device::cuda ? find_known_device(cuda_device_name(0)) : nullptr;
 }
@@ -49,8 +47,8 @@ inline void print_device_head(const KernelSet& kernels) {
                        : ", no data sheet: shares are unknown");
 }
 
-/// A row; `rate` and `bound` in units of `unit` per second, bound 0: unknown; `target_percent` of
-/// the bound, 0: none is set.
+/// Prints a row in units of `unit` per second. `bound` 0: unknown. `target_percent` of the bound;
+/// 0: none.
 inline void print_rate(const std::string& what, double rate, double bound, double unit,
                        const char* unit_name, int target_percent = 0) {
   fmt::print("| {} | {:.4g} {} | {}{} | {} |\n", what, rate / unit, unit_name,
@@ -60,7 +58,7 @@ inline void print_rate(const std::string& what, double rate, double bound, doubl
   std::fflush(stdout);
 }
 
-/// A row of two times; `target`: what their ratio should be.
+/// Prints a row of two times; `target`: their intended ratio.
 inline void print_times(const std::string& what, double seconds, const std::string& bound_name,
                         double bound_seconds, const std::string& target) {
   fmt::print("| {} | {:.4g} ms | {} {:.4g} ms, target {} | {:.2f} |\n", what, 1e3 * seconds,
@@ -68,8 +66,8 @@ inline void print_times(const std::string& what, double seconds, const std::stri
   std::fflush(stdout);
 }
 
-/// Seconds of one `work()` on the queue of `kernels`: warm, and in the best of three runs of
-/// `repetitions` calls one after another.
+/// Returns the seconds of a `work()` on the kernels' queue, the best of three warm runs of
+/// `repetitions`.
 template <class Work>
 double seconds_of(KernelSet& kernels, int repetitions, const Work& work) {
   using Clock = std::chrono::steady_clock;

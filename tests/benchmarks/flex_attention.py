@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """FlexAttention over the packed rows of kernel_benchmark --device cuda: the same samples, mask and heads, forward and
-backward, compiled, in bfloat16. Prints rows as that program does; the two figures' ratio is what packed attention is measured
-by (1.2 times FlexAttention's speed at least). launch/gpu_check.sh runs it where PyTorch (2.5 or newer) with CUDA is;
---device cpu --tiny shows that it works."""
+backward, compiled, in bfloat16. Prints the same rows; packed attention should reach 1.2 times its speed.
+launch/gpu_check.sh runs it if PyTorch (2.5 or newer) with CUDA is installed; --device cpu --tiny shows that it works.
+"""
 
 import argparse
 import time
@@ -15,8 +15,8 @@ BLOCK, WINDOW = 32, 8  # tokens of a block; blocks of a noise window
 
 
 def row_bounds(samples, prompt, blocks):
-    """Of each row the end of what it sees before its causal run, and where that begins: sample by sample [prompt | clean |
-    noisy]; a noisy row sees prompt and clean rows up to its window, then noisy rows from its window's first to itself."""
+    """Returns each row's end of the visible prefix and begin of its causal run, for samples [prompt | clean | noisy]. A
+    noisy row sees prompt and clean rows up to its window, then noisy rows of its window up to itself."""
     begins, prefixes, runs = [], [], []
     base = 0
     for _ in range(samples):
@@ -68,7 +68,7 @@ def measure(options, heads, key_heads, size, samples, prompt, blocks):
     with torch.no_grad():
         taken = milliseconds(device, forward, repetitions)
     print(f"| FlexAttention forward, {name} | {2 * products / taken / 1e9:.4g} TFLOP/s | | |")
-    if options.tiny:  # its backward is compiled only
+    if options.tiny:  # its backward is only compiled
         return
     output = forward()
     gradient = torch.randn_like(output)
@@ -83,7 +83,7 @@ def main():
     options = parser.parse_args()
     print(f"- PyTorch {torch.__version__}, {torch.cuda.get_device_name() if options.device == 'cuda' else 'CPU'}\n\n"
           "| measurement | figure | bound | ratio |\n| --- | --- | --- | --- |")
-    torch._functorch.config.donated_buffer = False  # backward is repeated over what forward left
+    torch._functorch.config.donated_buffer = False  # backward is repeated over one forward
     if options.tiny:
         measure(options, 4, 2, 64, 1, 16, 2)
     else:

@@ -1,9 +1,9 @@
-/// Speed of the CPU kernels, as numbers and as ratios within one run: the decoding product against
-/// oneDNN's and against the memory's bandwidth, attention and the vocabulary loss against the
-/// multiply-adds they need. Run it on an idle machine; OMP_NUM_THREADS sets the threads.
+/// Speed of the CPU kernels, as numbers and as ratios within one run: decoding products against
+/// oneDNN and memory bandwidth, attention and vocabulary loss against their multiply-adds. Needs an
+/// idle machine; OMP_NUM_THREADS sets the threads.
 ///
-/// kernel_benchmark --device cuda [--compute float32|bfloat16] [--tiny]: the training kernels of a
-/// device instead, as shares of its data sheet (device_kernels.h).
+/// kernel_benchmark --device cuda [--compute float32|bfloat16] [--tiny]: training kernels of a
+/// device, as shares of its data sheet (device_kernels.h).
 
 #include <benchmark/benchmark.h>
 #include <dnnl.h>
@@ -46,8 +46,7 @@ BFloat16s rounded(const Floats& values) {
   return result;
 }
 
-/// Processor time of `work` for each thread: the wall clock of an idle machine; on a busy one, with
-/// one thread, without what others take.
+/// Returns the processor time of `work` per thread: with one thread, other load does not count.
 template <class Work>
 double processor_seconds(const Work& work) {
   const std::clock_t begin = std::clock();
@@ -65,7 +64,7 @@ void report_bytes(benchmark::State& state, double bytes_per_iteration) {
       benchmark::Counter(bytes_per_iteration * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
 }
 
-/// Reading 256 MiB once: what a product over one row can reach at most.
+/// Reads 256 MiB once: the bound of a product over one row.
 void read_bandwidth(benchmark::State& state) {
   const std::int64_t count = 64 << 20;
   const Floats values(static_cast<std::size_t>(count), 1.0F);
@@ -119,9 +118,9 @@ void onednn_sgemm(benchmark::State& state) {
   report_flops(state, 2.0 * static_cast<double>(m * n * k));
 }
 
-/// A training product in float32, oneDNN's and one in bfloat16 (gradient of the weight in float32),
-/// turn by turn, so that other load on the machine slows all.
-/// Arguments: which (0 forward, 1 input gradient, 2 weight gradient), rows, outputs, inputs.
+/// A training product in float32, by oneDNN and in bfloat16 (float32 weight gradient), turn by
+/// turn, so that other load slows all. Arguments: which (0 forward, 1 input gradient, 2 weight
+/// gradient), rows, outputs, inputs.
 void training_product(benchmark::State& state) {
   const std::int64_t which = state.range(0);
   const std::int64_t m = state.range(1);
@@ -186,7 +185,7 @@ void training_product(benchmark::State& state) {
   state.counters["speed against oneDNN"] = fastest_theirs / fastest;
 }
 
-/// The Qwen2.5-0.5B layer over 2048 rows, and a piece of its head over a chunk of rows.
+/// The Qwen2.5-0.5B layer over 2048 rows, and a part of its head.
 void training_shapes(benchmark::internal::Benchmark* benchmark) {
   for (const std::int64_t which : {0, 1, 2}) {
     benchmark->Args({which, 2048, 896, 896});
@@ -219,7 +218,7 @@ BENCHMARK(invariant_linear)->Apply(invariant_shapes);
 BENCHMARK(onednn_sgemm)->Apply(product_shapes);
 BENCHMARK(training_product)->Apply(training_shapes);
 
-/// Arguments: M; the vocabulary and width of a 0.5B model.
+/// Argument: M; vocabulary and width of a 0.5B model.
 void invariant_argmax(benchmark::State& state) {
   const std::int64_t m = state.range(0);
   const std::int64_t v = 32768;
@@ -391,8 +390,7 @@ void rms_norm(benchmark::State& state) {
 }
 BENCHMARK(rms_norm)->UseRealTime();
 
-/// Tensors of one type for the functions of a training step beside its products, at the
-/// Qwen2.5-0.5B shape.
+/// Tensors of one type at the Qwen2.5-0.5B shape.
 class TrainingTensors {
  public:
   TrainingTensors(KernelSet& kernels, DType dtype) : kernels_(kernels) {
@@ -485,8 +483,8 @@ class TrainingTensors {
       v_gradient_, sums_, hidden_, hidden_gradient_, head_, head_gradient_;
 };
 
-/// What a training step does beside its layers' products, in float32 and bfloat16 turn by turn.
-/// Argument: 0 and 1 norm and its backward, 2 and 3 SwiGLU, 4 rotation, 5 and 6 attention, 7 loss.
+/// A training step's work besides its products, in float32 and bfloat16 turn by turn. Argument: 0
+/// and 1 norm and its backward, 2 and 3 SwiGLU, 4 rotation, 5 and 6 attention, 7 loss.
 void mixed_precision(benchmark::State& state) {
   const auto kernels = make_cpu_kernel_set();
   TrainingTensors full(*kernels, DType::float32);

@@ -1,6 +1,6 @@
-/// The lease queue under 4,096 simulated workers and 450,000 prompts: how near the end of a
-/// generating phase comes to the best possible one, with slow workers and with deaths, for several
-/// lengths of leases. Simulated time; only the queue's own speed is this machine's.
+/// The lease queue under 4,096 simulated workers and 450,000 prompts, with slow workers and deaths:
+/// how near a generating phase ends to the optimum, for several lease lengths. Only the queue
+/// itself runs in real time.
 ///
 ///   lease_simulation [RANKS [PROMPTS]]
 

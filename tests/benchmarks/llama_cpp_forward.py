@@ -1,13 +1,11 @@
 #!/usr/bin/env python3
-"""Forward passes of 1 and 16 rows in llama.cpp beside model_benchmark's: Qwen2.5-0.5B's shape, random weights.
-
-    llama_cpp_forward.py MODEL_BENCHMARK [--layers N] [--vocabulary N] [--threads N] [--rounds N] [--passes N]
-
-Both programs hold float32 and then bfloat16 matrices, behind 64 tokens, turn by turn on the same threads; a pass of one
-row is a token of AR decoding. The weights go to llama.cpp as GGUF files, F32 and BF16, in a temporary folder (3 GB at the
-whole shape; memory of both programs about 8 GB, an estimate). llama.cpp keeps keys and values as float16, its default,
-ours are float32. Prints Markdown; run it on an idle machine. Needs the packages llama-cpp-python and gguf (pip builds
-the former for this processor); says so and exits with 77 where they are not installed."""
+"""Forward passes of 1 and 16 rows in llama.cpp and in model_benchmark: Qwen2.5-0.5B's shape, random weights.
+  llama_cpp_forward.py MODEL_BENCHMARK [--layers N] [--vocabulary N] [--threads N] [--rounds N] [--passes N]
+Both programs hold float32 and then bfloat16 matrices after 64 tokens, turn by turn on the same threads; a pass of one
+row is a token of AR decoding. llama.cpp gets the weights as GGUF files, F32 and BF16, in a temporary folder (3 GB at
+the whole shape; both programs need about 8 GB of memory). It keeps keys and values as float16, its default, ours are
+float32. Prints Markdown; needs an idle machine and the packages llama-cpp-python and gguf (pip builds the former for
+this processor); exits with 77 without them."""
 
 import argparse
 import ctypes
@@ -25,7 +23,7 @@ SKIPPED = 77
 PROMPT = 64
 ROWS = (1, 16)
 HIDDEN, INTERMEDIATE, HEADS, KEY_HEADS = 896, 4864, 14, 2
-# Of what our speed is to be at least, as a multiple of llama.cpp's.
+# Intended multiples of llama.cpp's speed.
 GOALS = {(1, "float32"): 1.15, (1, "bfloat16"): 1.1, (16, "float32"): 1.2, (16, "bfloat16"): 1.2}
 
 try:
@@ -38,7 +36,7 @@ except ImportError as error:
 
 
 def write_model(path, layers, vocabulary, matrix_type):
-    """A Qwen2 of random weights, tied embeddings, no tokenizer."""
+    """Writes a random Qwen2 with tied embeddings, without a tokenizer."""
     random = numpy.random.default_rng(7)
     writer = gguf.GGUFWriter(path, "qwen2")
     writer.add_context_length(4096)
@@ -80,7 +78,7 @@ def write_model(path, layers, vocabulary, matrix_type):
 
 
 class LlamaModel:
-    """One GGUF file, ready for passes behind PROMPT tokens."""
+    """A GGUF file, ready for passes after PROMPT tokens."""
 
     def __init__(self, path, threads, vocabulary):
         model_settings = llama_cpp.llama_model_default_params()
@@ -98,7 +96,7 @@ class LlamaModel:
         self.forward(0, PROMPT)
 
     def forward(self, begin, rows):
-        """Seconds of a pass that predicts a token behind each of its rows."""
+        """Returns the seconds of a pass that predicts a token for each row."""
         batch = llama_cpp.llama_batch_init(rows, 0, 1)
         batch.n_tokens = rows
         for i in range(rows):
@@ -124,7 +122,7 @@ class LlamaModel:
 
 
 def our_passes_per_second(options):
-    """(rows, type) to passes/s, medians of one run of model_benchmark."""
+    """Returns {(rows, type): passes/s}, medians of one run of model_benchmark."""
     command = [options.model_benchmark, "--shape", "qwen2.5-0.5b", "--only", "storage", "--layers", options.layers,
                "--vocabulary", options.vocabulary, "--prompt", PROMPT, "--warmup", 1, "--tokens", options.passes,
                "--repetitions", 1, "--read-megabytes", 64]

@@ -41,13 +41,12 @@ double sgemm_peak(dnnl_dim_t size, int repetitions) {
   return best;
 }
 
-/// A cache line of words.
 using Line = std::uint64_t __attribute__((vector_size(64)));
 constexpr std::int64_t kLineWords = sizeof(Line) / sizeof(std::uint64_t);
-/// Streams that a thread reads side by side: one alone leaves the memory idle between its requests.
+/// Streams of a thread: a single one would leave the memory idle between requests.
 constexpr std::int64_t kStreams = 8;
 
-/// Sum of `lines` lines, a multiple of kStreams; with the widest loads that the processor has.
+/// `lines` is a multiple of kStreams.
 __attribute__((target_clones("avx512f", "avx2", "default"))) std::uint64_t sum_lines(
     const Line* data, std::int64_t lines) {
   const std::int64_t length = lines / kStreams;
@@ -80,12 +79,12 @@ double read_peak(int repetitions, int megabytes) {
 
 void ReadArray::Free::operator()(void* memory) const noexcept { std::free(memory); }
 
-// Every thread reads one share of whole streams.
+// Every thread reads a share of whole streams.
 ReadArray::ReadArray(int megabytes)
     : share_((static_cast<std::int64_t>(megabytes) << 20) /
              (omp_get_max_threads() * kStreams * std::int64_t{sizeof(Line)}) * kStreams),
       count_(share_ * omp_get_max_threads() * kLineWords),
-      // Not a vector: it would touch every page from one thread.
+      // Not a vector, which would touch every page from one thread.
       data_(static_cast<std::uint64_t*>(std::aligned_alloc(
           sizeof(Line), static_cast<std::size_t>(count_) * sizeof(std::uint64_t)))) {
   expect(data_ != nullptr, "no memory for the array that is read");

@@ -1,10 +1,8 @@
 #!/usr/bin/env python3
 """Writes a Hugging Face directory with a small random Qwen2 over the real Qwen2.5 vocabulary.
-
-    make_random_model.py TOKENIZER_DIRECTORY OUTPUT_DIRECTORY [--seed N] [--hidden N] [--layers N]
-
-TOKENIZER_DIRECTORY holds vocab.json, merges.txt (either also as .gz) and tokenizer_config.json; they are copied
-unpacked. Weights are float32 and depend on the arguments only."""
+  make_random_model.py TOKENIZER_DIRECTORY OUTPUT_DIRECTORY [--seed N] [--hidden N] [--layers N]
+TOKENIZER_DIRECTORY holds vocab.json, merges.txt (or both as .gz) and tokenizer_config.json, which are copied unpacked.
+Float32 weights depend on the arguments only."""
 
 import argparse
 import array
@@ -35,15 +33,15 @@ def copy_tokenizer(source, target):
 
 
 def tensor_shapes(hidden, layers):
-    """Name to (shape, standard deviation); None stands for ones."""
+    """Returns {name: (shape, standard deviation)}; None stands for ones."""
     intermediate = 2 * hidden
     head = hidden // HEADS
     shapes = {"model.embed_tokens.weight": ((VOCABULARY, hidden), 1.0)}
     for layer in range(layers):
         prefix = f"model.layers.{layer}."
         attention = prefix + "self_attn."
-        # One key/value head for both query heads. Matrices of about unit gain: the residual stream has to leave the
-        # token it came from, or every answer repeats the prompt's last token.
+        # One key/value head. Matrices have about unit gain, so that the residual stream leaves its token; otherwise
+        # every answer would repeat the prompt's last token.
         for name, rows, columns in (("q_proj", hidden, hidden), ("k_proj", head, hidden), ("v_proj", head, hidden),
                                     ("o_proj", hidden, hidden)):
             shapes[f"{attention}{name}.weight"] = ((rows, columns), 2 / math.sqrt(columns))

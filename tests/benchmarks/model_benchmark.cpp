@@ -1,8 +1,7 @@
-/// Greedy decoding and a training step of a whole model with random weights, as shares of what this
-/// machine can do at most (decoding is bound by memory, training by products):
-/// peaks and model are measured in one process, so that the shares hold on any machine. Prints
-/// Markdown. Run it on an idle machine; OMP_NUM_THREADS sets the threads. --device cuda: the same
-/// of a device, against its data sheet (device_model.h).
+/// Greedy decoding and a training step of a random model, as shares of this machine's limits
+/// (memory for decoding, products for training), which are measured in the same process. Prints
+/// Markdown. Needs an idle machine; OMP_NUM_THREADS sets the threads. --device cuda: on a device,
+/// against its data sheet (device_model.h).
 
 #include <fmt/format.h>
 #include <omp.h>
@@ -50,42 +49,41 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct BenchmarkOptions {
-  std::string shape;  ///< What `model` is, for a reader.
+  std::string shape;  ///< description of `model`
   TransformerConfig model;
   std::string only = "both";
-  std::string compute = "float32";   ///< Of training.
-  std::string device;                ///< Empty: the host, as everything below says.
-  std::string storage = "bfloat16";  ///< Of decoding's matrices on a device.
-  std::string batch_file;            ///< Gets the training batch as JSON; empty: none.
-  std::int64_t rows = 2048;          ///< Packed rows of the training batch, at most.
-  int zero_stage = 1;                ///< Of training on a device.
-  std::int64_t steps = 3;            ///< Measured training steps, after one for warming up.
-  std::int64_t tokens = 64;          ///< Measured tokens of decoding …
-  std::int64_t warmup = 8;           ///< … after so many.
-  std::int64_t prompt = 64;          ///< Prompt tokens before decoding.
-  int repetitions = 10;              ///< Runs of each peak; the best counts.
-  int read_megabytes = 1024;         ///< Array of the bandwidth measurement.
+  std::string compute = "float32";   ///< of training
+  std::string device;                ///< empty: the host, as all fields below describe
+  std::string storage = "bfloat16";  ///< of decoding's matrices on a device
+  std::string batch_file;            ///< receives the training batch as JSON
+  std::int64_t rows = 2048;          ///< maximum packed rows of the training batch
+  int zero_stage = 1;                ///< of training on a device
+  std::int64_t steps = 3;            ///< measured training steps, after a warm-up
+  std::int64_t tokens = 64;          ///< measured tokens of decoding …
+  std::int64_t warmup = 8;           ///< … after a warm-up
+  std::int64_t prompt = 64;          ///< prompt tokens before decoding
+  int repetitions = 10;              ///< runs of each peak; the best counts
+  int read_megabytes = 1024;         ///< array of the bandwidth measurement
 };
 
 struct DecodingFigures {
   double tokens_per_second = 0;
-  double bytes_per_token = 0;  ///< Of weights; the cache's few are not counted.
+  double bytes_per_token = 0;  ///< of weights, without the cache
   AllocationCount allocations;
   std::int64_t tokens = 0;
 };
 
-/// Of training in one type.
 struct TrainingFigures {
   DType compute = DType::float32;
   std::int64_t rows = 0;
   std::int64_t kept_offsets = 0, ar_targets = 0;
-  VocabularyLossSums losses;  ///< Of the first step, which is not measured.
+  VocabularyLossSums losses;  ///< of the first step, the warm-up
   std::int64_t steps = 0;
-  double flops = 0;  ///< Of one step.
+  double flops = 0;  ///< of one step
   double step_seconds = 0, fastest_seconds = std::numeric_limits<double>::max();
-  double processor_seconds = 0;  ///< Per step, of all threads.
-  double forward_seconds = 0, backward_seconds = 0, optimizer_seconds = 0;  ///< Per step.
-  AllocationCount packing, compute_allocations, optimizer;                  ///< Of all steps.
+  double processor_seconds = 0;  ///< per step, of all threads
+  double forward_seconds = 0, backward_seconds = 0, optimizer_seconds = 0;  ///< per step
+  AllocationCount packing, compute_allocations, optimizer;                  ///< of all steps
 };
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
@@ -100,7 +98,7 @@ std::vector<TokenId> random_tokens(std::int64_t count, std::int64_t vocabulary) 
   return tokens;
 }
 
-/// Notes after each forward what time it is and what has been allocated, without allocating.
+/// Records time and allocations after each forward, without allocating.
 class ObservedModel final : public DecodeModel {
  public:
   struct Mark {
@@ -131,7 +129,7 @@ class ObservedModel final : public DecodeModel {
   std::vector<Mark> marks_;
 };
 
-/// Everything one forward of one row reads: all matrices, an untied embedding left out.
+/// Bytes that a forward of one row reads: all matrices, without an untied embedding.
 double streamed_bytes(const TransformerConfig& config, const ParameterTable& table) {
   double elements = 0;
   for (const ParameterEntry& entry : table.entries()) {
@@ -145,7 +143,7 @@ double streamed_bytes(const TransformerConfig& config, const ParameterTable& tab
 DecodingFigures measure_decoding(const BenchmarkOptions& options, const ParameterTable& table,
                                  ConstTensorView weights, KernelSet& kernels) {
   MemoryAccount account("decoding");
-  // The first token is the prefill's.
+  // The prefill makes the first token.
   const std::int64_t new_tokens = 1 + options.warmup + options.tokens;
   InferenceTransformer::Options inference;
   inference.num_slots = 1;
@@ -170,32 +168,32 @@ DecodingFigures measure_decoding(const BenchmarkOptions& options, const Paramete
           .tokens = options.tokens};
 }
 
-/// How matrices are held: the base, then what is compared with it.
+/// The base first.
 constexpr std::array kStorages{
     std::pair{WeightStorage::float32, "float32"}, std::pair{WeightStorage::bfloat16, "bfloat16"},
     std::pair{WeightStorage::bfloat16_arithmetic, "bfloat16 arithmetic"}};
 
-/// One forward pass of some rows over weights of each storage.
+/// A forward pass of `rows` rows, by storage.
 struct StorageFigures {
   std::int64_t rows = 0;
-  std::array<std::vector<double>, kStorages.size()> seconds;  ///< Of every turn's pass.
-  std::int64_t differ = 0;  ///< Rows for which bfloat16 arithmetic predicts another token.
+  std::array<std::vector<double>, kStorages.size()> seconds;  ///< of every turn's pass
+  std::int64_t differ = 0;  ///< rows with another token in bfloat16 arithmetic
 };
 
 struct StorageMeasurement {
   std::vector<StorageFigures> figures;
-  std::vector<double> reads;  ///< ReadArray's bytes/s in every turn.
+  std::vector<double> reads;  ///< ReadArray's bytes/s in every turn
 };
 
-/// Every matrix rounded to what bfloat16 holds, so that both storages compute the same.
+/// Rounds every matrix, so that all storages hold the same values.
 void round_to_bfloat16(TensorView weights) {
   for (float& value : weights.span<float>()) {
     value = to_float(to_bfloat16(value));
   }
 }
 
-/// Passes of 1 to 128 rows of one sequence behind the prompt. Each turn has one of every kind and
-/// reads an array once: memory's speed changes while neighbours work.
+/// Passes of 1 to 128 rows after the prompt. Each turn has one of every kind and a read of an
+/// array, because memory's speed changes with other load.
 StorageMeasurement measure_storage(const BenchmarkOptions& options, const ParameterTable& table,
                                    TensorView weights, KernelSet& kernels) {
   constexpr std::array<std::int64_t, 6> kRows{1, 4, 8, 16, 32, 128};
@@ -258,8 +256,8 @@ StorageMeasurement measure_storage(const BenchmarkOptions& options, const Parame
   return measurement;
 }
 
-/// Samples of 512 rows (a quarter prompt, the rest clean and noisy blocks of 16) up to `rows`; one
-/// smaller sample where even that is too long.
+/// Returns samples of 512 rows (a quarter prompt, the rest clean and noisy blocks of 16) up to
+/// `rows`, or one smaller sample.
 std::vector<PackedSample> training_samples(std::int64_t rows, std::int64_t vocabulary) {
   constexpr std::int32_t kBlock = 16;
   const std::int64_t length = std::min<std::int64_t>(rows, 512);
@@ -281,7 +279,7 @@ std::vector<PackedSample> training_samples(std::int64_t rows, std::int64_t vocab
   return samples;
 }
 
-/// How the batch is packed: the method's default, in words for write_batch().
+/// The method's default, which write_batch() names.
 PackingOptions packing() {
   return {.mask = MaskKind::noise,
           .reduction = LossReduction::token_mean,
@@ -292,8 +290,8 @@ float sample_weight(std::span<const PackedSample> samples) {
   return 1.0F / static_cast<float>(samples.size());
 }
 
-/// The samples, each as `jforge probe loss --packed` takes it, how they are packed and what came
-/// out: for a comparison with other programs over the same rows.
+/// Writes the samples as `jforge probe loss --packed` takes them, the packing and the results, for
+/// a comparison with other programs.
 void write_batch(const std::string& path, std::span<const PackedSample> samples) {
   const PackedBatch batch = pack_samples(samples, packing(), sample_weight(samples));
   nlohmann::json json{{"mask", "noise"},
@@ -320,16 +318,15 @@ void write_batch(const std::string& path, std::span<const PackedSample> samples)
   publish_file(path, json.dump());
 }
 
-/// One type's transformer with what it reads and what it costs.
+/// A transformer of one type with its input and cost.
 struct MeasuredTraining {
   TrainingTransformer transformer;
   FlatParameters parameters;
   ResultSums losses;
-  TensorView rounded;  ///< The weights as bfloat16, rounded anew after each step; or empty.
+  TensorView rounded;  ///< weights as bfloat16, rounded after each step; or empty
   TrainingFigures figures;
 };
 
-/// Packs, computes and updates once.
 void training_step(const BenchmarkOptions& options, std::span<const PackedSample> samples,
                    bool counts, ConstTensorView weights, KernelSet& kernels, PackedBatch& batch,
                    ShardedAdamW& optimizer, MeasuredTraining& measured) {
@@ -357,7 +354,7 @@ void training_step(const BenchmarkOptions& options, std::span<const PackedSample
   }
   const auto time_3 = Clock::now();
   const AllocationCount allocated_3 = allocation_count();
-  if (!counts) {  // grows its memory
+  if (!counts) {  // warm-up
     figures.rows = batch.layout.num_rows;
     figures.kept_offsets = batch.kept_offsets;
     figures.ar_targets = batch.ar_targets;
@@ -383,7 +380,7 @@ void training_step(const BenchmarkOptions& options, std::span<const PackedSample
   figures.optimizer_seconds += seconds_between(time_2, time_3) / steps;
 }
 
-/// Steps of each type turn by turn, so that other load on the machine slows all.
+/// Steps of each type turn by turn, so that other load slows all.
 std::vector<TrainingFigures> measure_training(const BenchmarkOptions& options,
                                               const ParameterTable& table, TensorView weights,
                                               KernelSet& kernels, const Communicator& comm) {
@@ -452,7 +449,7 @@ std::string per_unit(const AllocationCount& count, std::int64_t units) {
                      static_cast<double>(count.bytes) / static_cast<double>(units));
 }
 
-/// The commit the sources are at, "-dirty" where they differ from it.
+/// Returns the sources' commit with "-dirty" if they differ from it.
 std::string source_commit() {
   std::FILE* const git =
       popen("git -C '" JFORGE_SOURCE_DIRECTORY "' describe --always --dirty 2>/dev/null", "r");
@@ -482,7 +479,6 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-/// Median of a[i] / b[i].
 double median_ratio(const std::vector<double>& a, const std::vector<double>& b) {
   std::vector<double> ratios;
   std::ranges::transform(a, b, std::back_inserter(ratios), std::divides<>());

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Shapes of published models for benchmarks, with the options that choose and change one.
+/// Shapes of published models, and options that choose and change one.
 
 #include <CLI/CLI.hpp>
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace jforge {
 
-/// Returns the shape called `name`. Throws ConfigError if it is unknown.
+/// Throws ConfigError if `name` is unknown.
 inline TransformerConfig named_shape(const std::string& name) {
   TransformerConfig config;
   config.tie_word_embeddings = true;
@@ -41,7 +41,7 @@ inline TransformerConfig named_shape(const std::string& name) {
   return config;
 }
 
-/// --shape and what changes parts of it.
+/// --shape and changes to it.
 class ShapeOptions {
  public:
   void add_to(CLI::App& app) {
@@ -62,7 +62,7 @@ class ShapeOptions {
     model.validate();
     return model;
   }
-  /// The shape's name, and what was changed.
+  /// Returns the shape's name and the changes.
   [[nodiscard]] std::string description() const {
     std::string text = name_;
     for (const auto& [option, field] : kFields) {
@@ -83,7 +83,7 @@ class ShapeOptions {
        {"--vocabulary", &TransformerConfig::vocabulary_size}}};
 
   std::string name_ = "qwen2.5-0.5b";
-  TransformerConfig given_;  ///< 0: the shape's.
+  TransformerConfig given_;  ///< 0: the shape's
 };
 
 }  // namespace jforge

@@ -1,20 +1,13 @@
 #!/usr/bin/env python3
 """A training step in PyTorch (eager and torch.compile, float32 and bfloat16) beside model_benchmark's.
-
-    pytorch_step.py MODEL_BENCHMARK [--layers N] [--rows R] [--steps S] [--repetitions N] [--threads N]
-    pytorch_step.py --check-only
-
-The same packed rows (model_benchmark writes its batch), the same loss, clipping and AdamW, turn by turn on the same
-threads. First both losses are compared with the golden values that our own tests are held to
-(tests/golden/reference), in float64. Prints Markdown; run it on an idle machine. Needs PyTorch 2.5 or newer, and a C++
-compiler for torch.compile; says so and exits with 77 where it is not installed.
-
-bfloat16 is mixed precision as ours: matrices, biases and activations in bfloat16, residual stream, masters, moments and
-the gradients that reach the optimizer in float32.
-
-PyTorch allocates its tensors anew in every step; so that the system does not map and clear their pages each time, the C
-library is told to keep freed memory (KEEP_MEMORY), unless MALLOC_… or LD_PRELOAD of the environment already say
-something. That halves the processor time of a bfloat16 step of one layer and 256 rows."""
+  pytorch_step.py MODEL_BENCHMARK [--layers N] [--rows R] [--steps S] [--repetitions N] [--threads N]
+  pytorch_step.py --check-only
+Uses model_benchmark's packed rows, loss, clipping and AdamW, turn by turn on the same threads. First compares its
+losses in float64 with our golden values (tests/golden/reference). Prints Markdown; needs an idle machine, PyTorch 2.5
+or newer, and a C++ compiler for torch.compile; exits with 77 without PyTorch. bfloat16 is mixed precision as ours:
+matrices, biases and activations in bfloat16; residual stream, masters, moments and the optimizer's gradients in
+float32. PyTorch allocates tensors anew in every step. KEEP_MEMORY makes the C library keep freed memory, unless the
+environment has MALLOC_… or LD_PRELOAD; this halves the processor time of a bfloat16 step of one layer and 256 rows."""
 
 import argparse
 import dataclasses
@@ -83,7 +76,7 @@ def read_shape(path):
 
 
 def random_weights(shape):
-    """float32 masters under their Hugging Face names, drawn as model_benchmark draws its own."""
+    """Returns float32 masters by Hugging Face name, drawn like model_benchmark's."""
     hidden, width = shape.hidden_size, shape.intermediate_size
     keys = shape.num_key_value_heads * shape.head_size
     into_residual = 0.02 / math.sqrt(2 * shape.num_hidden_layers)
@@ -106,7 +99,7 @@ def random_weights(shape):
 
 
 def rotation(shape, positions, dtype):
-    """Cosine and sine [1, 1, L, D] of every position and pair of channels (i, i + D/2)."""
+    """Returns cosine and sine [1, 1, L, D] of every position and pair of channels (i, i + D/2)."""
     channel = torch.arange(0, shape.head_size, 2, dtype=torch.float64) / shape.head_size
     angle = positions[:, None].to(torch.float64) / shape.rope_theta ** channel
     angle = torch.cat((angle, angle), dim=-1)[None, None]
@@ -119,7 +112,7 @@ def rotate(x, cosine, sine):
 
 
 def hidden_states(weights, masters, shape, batch, dtype):
-    """After the final norm: [S, L, C] of dtype. The residual stream is float32 at least."""
+    """Returns hidden states after the final norm, [S, L, C] of dtype; the residual stream is at least float32."""
     samples, length = batch["tokens"].shape
     residual_dtype = torch.promote_types(dtype, torch.float32)
 
@@ -133,7 +126,7 @@ def hidden_states(weights, masters, shape, batch, dtype):
         return x.view(samples, length, count, shape.head_size).transpose(1, 2)
 
     def shared(x):
-        """Every key head once for each of the query heads that read it."""
+        """Repeats every key head for its query heads."""
         group = shape.num_attention_heads // shape.num_key_value_heads
         return x[:, :, None].expand(-1, -1, group, -1, -1).reshape(samples, -1, length, shape.head_size)
 
@@ -154,7 +147,7 @@ def hidden_states(weights, masters, shape, batch, dtype):
 
 
 def losses(masters, shape, batch, dtype):
-    """Consistency (Σ weight · KL(teacher ‖ student)) and autoregressive loss (Σ weight · cross-entropy) of a batch."""
+    """Returns consistency (Σ weight · KL(teacher ‖ student)) and autoregressive loss (Σ weight · cross-entropy)."""
     weights = {name: weight if "norm" in name else weight.to(dtype) for name, weight in masters.items()}
     head = weights["model.embed_tokens.weight" if shape.tie_word_embeddings else "lm_head.weight"]
     hidden = hidden_states(weights, masters, shape, batch, dtype).flatten(0, 1)
@@ -174,7 +167,7 @@ def losses(masters, shape, batch, dtype):
 # ---- the batch -------------------------------------------------------------------------------------------------------
 
 def pack_sample(sample, packing):
-    """Rows [prompt | clean blocks | noisy blocks] of a sample with what they see and what they are trained on."""
+    """Returns rows [prompt | clean blocks | noisy blocks] of a sample with their mask and targets."""
     size = sample["block_size"]
     clean, noisy = sum(sample["clean"], []), sum(sample["noisy"], [])
     ends = sample["eos"] if isinstance(sample["eos"], list) else [sample["eos"]]
@@ -208,8 +201,8 @@ def pack_sample(sample, packing):
 
 
 def pack(samples, packing, shape, dtype):
-    """Tensors of a batch; sample_loss / number of samples is what each adds. Samples must be laid out alike, as those
-    of model_benchmark are: PyTorch's batch dimension then keeps them apart, and attention is over one sample."""
+    """Returns a batch' tensors; a sample adds sample_loss / number of samples. All samples need the same layout,
+    because PyTorch's batch dimension separates them."""
     packed = [pack_sample(sample, packing) for sample in samples]
     layout = packed[0]
     for other in packed:
@@ -244,7 +237,7 @@ def counts(batch):
 # ---- the same loss ---------------------------------------------------------------------------------------------------
 
 def read_tensors(path):
-    """A safetensors file of float32 tensors, as float64."""
+    """Reads a safetensors file of float32 tensors as float64."""
     data = path.read_bytes()
     begin = 8 + struct.unpack("<Q", data[:8])[0]
     tensors = {}
@@ -258,12 +251,12 @@ def read_tensors(path):
 
 
 def check_golden():
-    """Losses and gradients of this file against golden values, to which golden_test holds ours too. Returns their
-    number and the largest relative difference of a loss and of a gradient (L2)."""
+    """Compares losses and gradients with the golden values of golden_test. Returns their number and the largest
+    relative differences of a loss and of a gradient (L2)."""
     worst_loss, worst_gradient, cases = 0, 0, 0
     for path in sorted(GOLDEN.glob("*/loss_*.safetensors")):
         if json.loads((path.parent / "config.json").read_text())["model_type"] != "qwen2":
-            continue  # The model of this file is a Qwen2.
+            continue  # this file's model is a Qwen2
         name = path.stem
         mask = re.match(r"loss_(noise|window|clean)_", name).group(1)
         reduction = re.search(r"_(token_mean|paper|repo)", name).group(1)
@@ -293,7 +286,7 @@ def check_golden():
 # ---- the steps -------------------------------------------------------------------------------------------------------
 
 class PyTorch:
-    """One model with its optimizer, stepped in several ways. The settings are those of model_benchmark's step."""
+    """A model with its optimizer, with the settings of model_benchmark's step."""
 
     def __init__(self, shape, batch):
         self.shape, self.batch = shape, batch
@@ -303,7 +296,7 @@ class PyTorch:
                                            fused=True)
 
     def first_step(self, function, dtype):
-        """From the initial weights, so that every variant's first losses are of the same model."""
+        """Starts from the initial weights, so that all variants' first losses are of the same model."""
         with torch.no_grad():
             for name, value in self.masters.items():
                 value.copy_(self.initial[name])
@@ -319,7 +312,7 @@ class PyTorch:
         return consistency.item(), autoregressive.item()
 
     def seconds(self, function, dtype, steps):
-        """Of a step, after one that is not measured: what model_benchmark does."""
+        """Returns the seconds of a step, after a warm-up, like model_benchmark."""
         self.step(function, dtype)
         begin = time.perf_counter()
         for _ in range(steps):
@@ -340,7 +333,7 @@ class Ours:
                 "--steps", o.steps, "--repetitions", 2, "--read-megabytes", 64]
 
     def run(self):
-        """Of float32 and bfloat16: seconds of a step, losses of the first. All runs must have the same batch."""
+        """Returns seconds of a step and first losses of float32 and bfloat16. All runs must have the same batch."""
         words = [self.options.model_benchmark, *self.command()[1:], "--batch-out", self.batch_file]
         text = subprocess.run([str(word) for word in words], env=self.environment, check=True, stdout=subprocess.PIPE,
                               text=True).stdout
@@ -364,7 +357,7 @@ class Ours:
 
 
 def product_peak(dtype):
-    """FLOP/s of the fastest of some products of 2048 × 2048 matrices."""
+    """Returns the FLOP/s of the fastest product of 2048 × 2048 matrices."""
     a, b = (torch.randn(2048, 2048).to(dtype) for _ in range(2))
     fastest = math.inf
     for _ in range(10):
@@ -381,8 +374,8 @@ def cpu_name():
 
 
 def check_first_losses(ours, theirs):
-    """Both draw their weights from one distribution, but not the same ones: over so many rows the losses must still
-    come out nearly alike, in bfloat16 too, which the golden values say nothing of."""
+    """Weights differ but have one distribution, so the losses over many rows must be close, also in bfloat16, which has
+    no golden values."""
     for name in theirs:
         mine = ours[name.split()[-1]][1]
         if any(abs(a / b - 1) > 0.05 for a, b in zip(theirs[name], mine)):

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # real_data_run.sh [--jforge BINARY] [--ranks N] [--limit N] [--work DIRECTORY] [--keep]
 #
-# Imports every prompt of the real data set and generates trajectories for all of them with the real Qwen2.5
-# vocabulary and a small random model, checks that no prompt is lost or doubled, and prints a Markdown report.
-# Data: $JFORGE_TEST_DATA, default ../shared/data beside the tree. Exit 0 only when every check holds.
+# Imports every prompt of the real data set and generates trajectories for all of them with the real Qwen2.5 vocabulary
+# and a small random model, checks that no prompt is lost or doubled, and prints a Markdown report. Data:
+# $JFORGE_TEST_DATA, default ../shared/data beside the tree. Exits 0 only if every check passes.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -53,7 +53,7 @@ trap cleanup EXIT
 
 python3 "$root/tests/benchmarks/make_random_model.py" "$data/qwen_tokenizer" "$work/model"
 
-# batch_samples = 1, so that one epoch's full batches are all prompts; no length bound, so that none is dropped.
+# batch_samples = 1, so that an epoch's full batches are all prompts; no length bound, so that none is dropped.
 cat >"$work/config.toml" <<TOML
 [run]
 directory = "$work/run"

@@ -1,14 +1,12 @@
 #!/usr/bin/env python3
 """Prompts of real data sets for a distillation, without the problems that models are tested on.
-
-    python3 real_prompts.py --data ../shared/data --out DIR
-
-writes DIR/gsm8k.jsonl.gz (the training questions, {"question", "answer"}) and DIR/code.jsonl.gz (LeetCodeDataset's
-queries and MBXP's prompts, {"question"}), for [prompts] files with field = "question". No test problem of GSM8K, MATH,
-HumanEval (+) or MBPP (+, sanitized: the tasks 11 to 510 and all that the other two name) stands in them, checked by
-text: words alone count, in small letters, and "a c++ function" is "a function". MBXP's tasks are MBPP's: those with the
-number of a tested one are left out too, however they are told. A prompt is left out that holds the whole of a test problem, or shares a run
-of --window words with one. What was left out is counted. Standard library only, Python >= 3.9.
+  python3 real_prompts.py --data ../shared/data --out DIR
+writes DIR/gsm8k.jsonl.gz (training questions, {"question", "answer"}) and DIR/code.jsonl.gz (LeetCodeDataset's queries
+and MBXP's prompts, {"question"}), for [prompts] files with field = "question". Leaves out prompts that contain a whole
+test problem of GSM8K, MATH, HumanEval (+) or MBPP (+, sanitized: tasks 11 to 510 and all that the other two name), or
+share --window words in a row with one. Texts are compared by words in lower case, with "a c++ function" as "a
+function". MBXP's tasks with the number of a tested MBPP task are also left out. Prints the counts. Standard library
+only, Python >= 3.9.
 """
 
 import argparse
@@ -23,7 +21,7 @@ from make_word_problems import write_jsonl_gz  # noqa: E402
 
 WORD = re.compile(r"[a-z0-9]+")
 FUNCTION = re.compile(r"\ban? \S+ function\b")
-# A shorter test problem says nothing of its own ("Write a function to find …" goes on).
+# A shorter test problem is not distinctive ("Write a function to find …").
 FEWEST_WORDS = 5
 
 
@@ -32,27 +30,27 @@ def words(text):
 
 
 def records(path):
-    """The records of JSON lines, plain or gzip, or of one JSON array."""
+    """Returns the records of JSON lines, plain or gzip, or of a JSON array."""
     with (gzip.open if path.endswith(".gz") else open)(path, "rt", encoding="utf-8") as stream:
         text = stream.read()
     return json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in text.splitlines() if line]
 
 
 def docstring(prompt):
-    """What HumanEval's prompt asks for, without its code and examples."""
+    """Returns the text of a HumanEval prompt without code and examples."""
     found = re.search(r"(\"\"\"|''')(.*?)(>>>|Example|\1)", prompt[prompt.rfind("def "):], re.DOTALL)
     return found.group(2) if found else prompt
 
 
 def tested_mbpp(data):
-    """The numbers of the MBPP tasks that models are tested on."""
+    """Returns the numbers of the tested MBPP tasks."""
     plus = {int(record["task_id"].split("/")[1]) for record in records(os.path.join(data, "mbpp/MbppPlus.jsonl.gz"))}
     sanitized = {record["task_id"] for record in records(os.path.join(data, "mbpp/sanitized-mbpp.json"))}
     return plus | sanitized | set(range(11, 511))
 
 
 def test_problems(data):
-    """The texts of all problems that models are tested on."""
+    """Returns the texts of all test problems."""
     def at(name):
         return records(os.path.join(data, name))
 
@@ -65,7 +63,7 @@ def test_problems(data):
 
 
 class TestTexts:
-    """Tells whether a text holds a test problem."""
+    """Detects texts that contain a test problem."""
 
     def __init__(self, problems, window):
         self.window = window

@@ -1,5 +1,5 @@
-// What the code sandbox costs: time per program beyond the bare interpreter's start, and
-// HumanEval's 164 canonical solutions graded by a pool. sandbox_benchmark [DATA [JOBS]]
+// Cost of the code sandbox: time per program beyond the interpreter's start, and HumanEval's 164
+// canonical solutions graded by a pool. sandbox_benchmark [DATA [JOBS]]
 
 #include <fmt/format.h>
 #include <spawn.h>
@@ -32,7 +32,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// Seconds that "python3 -c pass" takes with the sandbox's options.
+/// Returns the seconds of "python3 -c pass" with the sandbox's options.
 double bare_start() {
   const std::vector<std::string> words{"/usr/bin/python3", "-s", "-W", "ignore", "-c", "pass"};
   std::vector<char*> arguments;
@@ -70,7 +70,7 @@ void measure_overhead(SandboxKind kind) {
   Sandbox sandbox(options);
   std::vector<double> bare;
   std::vector<double> inside;
-  // In turns, so that both see the same machine.
+  // In turns, so that other load slows both.
   for (int round = 0; round < kRounds; ++round) {
     bare.push_back(bare_start());
     inside.push_back(sandboxed(sandbox));

@@ -1,13 +1,10 @@
 #!/usr/bin/env python3
 """Many prompts through a whole run with a tiny model: seconds and peak memory of each rank in every phase.
-
-    scale_run.py [--jforge BINARY] [--prompts N] [--ranks N] [--work DIRECTORY] [--shim LIBRARY]
-
-Draws N short prompts (default 450,000) from the real data, imports them, generates until half of the prompts are
-committed, kills a rank, generates the rest, starts again on the finished store and begins to train on it. Checks that
-no prompt is lost or doubled and prints a Markdown table; exits 1 when a check or a bound does not hold. --shim
-(tests/support/io_fault_shim.c) also counts the files that rank 0 opens in the store of trajectories.
-Data: $JFORGE_TEST_DATA, default ../shared/data beside the tree."""
+  scale_run.py [--jforge BINARY] [--prompts N] [--ranks N] [--work DIRECTORY] [--shim LIBRARY]
+Imports N short prompts (default 450,000) from the real data, generates half of them, kills a rank, generates the rest,
+starts again on the finished store and begins to train. Checks that no prompt is lost or doubled and prints a Markdown
+table; exits 1 if a check or a bound fails. --shim (tests/support/io_fault_shim.c) also counts the trajectory files that
+rank 0 opens. Data: $JFORGE_TEST_DATA, default ../shared/data beside the tree."""
 
 import argparse
 import gzip
@@ -34,7 +31,7 @@ BINARY = os.environ.get("JFORGE_BINARY", str(ROOT / "build" / "cpu-release" / "l
 SOURCES = ("prompts/*.jsonl.gz", "prompts/mbxp/*.jsonl.gz", "gsm8k/train.jsonl.gz", "math/test.jsonl.gz")
 FIELDS = ("query", "prompt", "question", "problem")
 PROMPT_BYTES = 32
-# Training begins on the finished store within these, on two cores.
+# Bounds of a training start on the finished store, on two cores.
 START_SECONDS, START_MEGABYTES = 10, 300
 
 CONFIG = """
@@ -62,7 +59,7 @@ every_steps = 1000000
 
 
 def real_lines():
-    """Every different line of the real prompts, cut to about PROMPT_BYTES at a word."""
+    """Yields the distinct lines of the real prompts, cut to about PROMPT_BYTES at a word."""
     seen = set()
     for path in sorted(itertools.chain.from_iterable(DATA.glob(pattern) for pattern in SOURCES)):
         with gzip.open(path, "rt", encoding="utf-8") as records:
@@ -76,7 +73,7 @@ def real_lines():
 
 
 def write_prompts(path, count):
-    """Different lines first; where there are too few they come again, numbered. Returns how many are different."""
+    """Writes distinct lines, then repeats them numbered. Returns the number of distinct lines."""
     lines = list(itertools.islice(real_lines(), count))
     if not lines:
         raise SystemExit(f"scale_run.py: no prompts under {DATA}; set JFORGE_TEST_DATA")
@@ -94,7 +91,7 @@ def write_model(folder):
 
 
 class Phase:
-    """One command under mpirun, and what its ranks took at most."""
+    """A command under mpirun, and its ranks' peak memory."""
 
     def __init__(self, work, ranks, words, shim=None, store=None):
         self.lines, self.peak, self.pids = [], {}, {}
@@ -132,7 +129,7 @@ class Phase:
             time.sleep(0.01 if time.monotonic() - self.begin < 5 else 0.1)
 
     def find_ranks(self):
-        """The ranks are children of mpirun, which took the script's place."""
+        """The ranks are children of mpirun, which replaced the script."""
         try:
             children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         except OSError:
@@ -150,7 +147,7 @@ class Phase:
                 self.pids[int(found[1])] = pid
 
     def seconds_until(self, words):
-        """When the first log line with `words` came."""
+        """Returns the time of the first log line with `words`."""
         return next((second for second, line in self.lines if words in line), None)
 
     def wait_until(self, condition):
@@ -174,7 +171,7 @@ class Phase:
     def opened(self):
         if not self.counts:
             return None
-        # The library writes nothing where it has counted nothing.
+        # The library writes no file if it has counted nothing.
         lines = self.counts.read_text(encoding="ascii").splitlines() if self.counts.exists() else ["open 0"]
         return dict(line.split() for line in lines)["open"]
 
@@ -219,7 +216,7 @@ def measure(options, work):
     importing = phase("import").end()
     row("import", importing.seconds, importing)
 
-    # Killed when about half is committed; what is committed stays.
+    # Killed when about half is committed, which stays.
     half = phase("generate", "--round", "1")
     half.wait_until(lambda: store.is_dir() and
                     len(list(store.glob("lease-*.h5"))) >= options.prompts / 256 / 2)

@@ -1,9 +1,9 @@
-# Sourced by the studies. stage NAME COMMAND…: runs COMMAND (a function) unless WORK/done/NAME says that it is done; what
-# was stopped is started again. Its seconds, over all starts, are printed and kept in WORK/seconds/NAME.
+# Sourced by the studies. stage NAME COMMAND…: runs COMMAND (a function) unless WORK/done/NAME exists. Prints its
+# seconds over all starts and keeps them in WORK/seconds/NAME.
 #
 #   work=DIR; . tests/benchmarks/stages.sh
 mkdir -p "$work/seconds" "$work/done"
-# A stop ends the stage's programs, which say so by their exit code; then the seconds are kept.
+# A stopped stage fails by its programs' exit code, and its seconds are kept.
 trap : INT TERM
 
 stage() {
@@ -14,7 +14,7 @@ stage() {
     return
   fi
   echo "$name …"
-  # Not in a condition: there set -e would not hold inside.
+  # Not in a condition, where set -e would be ignored.
   set +e
   (
     set -e
@@ -32,8 +32,8 @@ stage() {
   touch "$work/done/$name"
 }
 
-# take_round_1 DONOR RUN: the run directory RUN begins with the prompts and the first round's trajectories of DONOR. That the
-# same settings made them, the hash in every shard says: others are set aside by the start and generated.
+# take_round_1 DONOR RUN: the run directory RUN begins with the prompts and first trajectories of DONOR. A start sets
+# shards of other settings aside, by the hash in each.
 take_round_1() {
   if [ -e "$2/prompts.h5" ] || [ ! -e "$1/round-1/generation.json" ]; then
     return 0

@@ -1,24 +1,18 @@
 #!/usr/bin/env python3
-"""What tests/benchmarks/study_real.sh and ablations.sh need beside jforge: answers for fidelity, and the pages.
-
-    study_real.py answers --task T --data DIR --evaluation DIR --model NAME --out FILE
-    study_real.py page --work DIR --task T --arms "A B" --command TEXT
-    study_real.py ablations --work DIR --command TEXT
-    study_real.py picture --work DIR --method jacobi|mr --block N
-
-AUP is accuracy under parallelism as d3LLM defines it (Qian et al., arXiv 2601.07568): of the pairs (tokens per forward
-ρ_i, accuracy y_i in percent) in order of ρ, those with y_i ≥ y_1 − 5 count, and
-
-    AUP = ρ_1 y_1 + ½ Σ_{i≥2} (ρ_i − ρ_{i−1}) (y_i W(y_i) + y_{i−1} W(y_{i−1})),   W(y) = min(exp(−α (1 − y / y_max)), 1)
-
+"""Helps tests/benchmarks/study_real.sh and ablations.sh: answers for fidelity, and the pages.
+  study_real.py answers --task T --data DIR --evaluation DIR --model NAME --out FILE
+  study_real.py page --work DIR --task T --arms "A B" --command TEXT
+  study_real.py ablations --work DIR --command TEXT
+  study_real.py picture --work DIR --method jacobi|mr --block N
+AUP is accuracy under parallelism as in d3LLM (Qian et al., arXiv 2601.07568): of the pairs (tokens per forward ρ_i,
+accuracy y_i in percent) in order of ρ, those with y_i ≥ y_1 − 5 count, and
+  AUP = ρ_1 y_1 + ½ Σ_{i≥2} (ρ_i − ρ_{i−1}) (y_i W(y_i) + y_{i−1} W(y_{i−1})),   W(y) = min(exp(−α (1 − y / y_max)), 1)
 with α = 3 and y_max the greatest accuracy of any model here on the task. The pairs of a model and method are greedy
-decoding's (ρ = 1) and those of its block sizes; where several have the same ρ the most accurate counts.
-
-Fidelity compares greedy answers with the base model's to the same questions: the mean log-probability of their tokens
-under the base model, the share that is equal to the base's letter for letter, and the repetition rate, the share of an
-answer's runs of four words or signs that stood in it before (mean over answers). Answers are tokenised anew; the end of
-sequence counts where an answer has it. Differences to the base have 95 % percentile intervals of a bootstrap over the
-problems. Standard library only, Python >= 3.9.
+decoding's (ρ = 1) and those of its block sizes; of pairs with the same ρ the most accurate counts. Fidelity compares
+greedy answers with the base model's: the mean log-probability of their tokens under the base model, the share of
+identical answers, and the repetition rate, the share of an answer's runs of four words or signs that occurred in it
+before (mean over answers). Answers are tokenised anew, including the end of sequence if an answer has it. Differences
+to the base have 95 % percentile intervals of a bootstrap over the problems. Standard library only, Python >= 3.9.
 """
 
 import argparse
@@ -33,12 +27,12 @@ import statistics
 import subprocess
 
 ALPHA = 3
-# The task whose question alone is the prompt: fidelity is measured on it.
+# The task whose prompt is the bare question, used for fidelity.
 PLAIN_TASK = {"ledger": ("ledger", "ledger/test.jsonl"), "open": ("gsm8k:plain", "gsm8k/test.jsonl")}
 TITLES = {"base": "base", "jacobi-forcing": "noise mask, linear schedule",
           "jf-random": "noise mask, random schedule", "cllm": "clean mask, random schedule",
           "sft": "SFT (consistency weight 0)"}
-# In the order in which tables have them.
+# In the tables' order.
 METHODS = ("jacobi", "jacobi_shrinking", "mr", "mr_lookup", "mr_paper", "mr_repo", "prompt_lookup", "lookahead")
 
 
@@ -48,7 +42,7 @@ def title(arm):
 
 
 def accuracy_under_parallelism(pairs, best, alpha=ALPHA):
-    """AUP of pairs (tokens per forward, accuracy in percent); `best`: the greatest accuracy on the task."""
+    """Returns the AUP of pairs (tokens per forward, accuracy in percent); `best`: y_max."""
     highest = {}
     for parallelism, accuracy in pairs:
         highest[parallelism] = max(accuracy, highest.get(parallelism, 0))
@@ -65,7 +59,7 @@ def accuracy_under_parallelism(pairs, best, alpha=ALPHA):
 
 
 def repetition(text):
-    """Share of the text's runs of four words or signs that stood in it before."""
+    """Returns the share of the text's runs of four words or signs that occurred before."""
     parts = re.findall(r"\w+|[^\w\s]", text)
     runs = [tuple(parts[i:i + 4]) for i in range(len(parts) - 3)]
     return 1 - len(set(runs)) / len(runs) if runs else 0
@@ -80,7 +74,7 @@ def read_lines(path):
 
 
 def file_name(label):
-    """As the evaluation writes a task's label into file names."""
+    """Converts a task's label as the evaluation's file names do."""
     return re.sub(r"[^A-Za-z0-9._=+-]", "-", label)
 
 
@@ -90,14 +84,14 @@ def write_answers(options):
     samples = read_lines(pathlib.Path(options.evaluation) / "sweep" / options.model / f"{file_name(label)}.ar.jsonl")
     with open(options.out + ".tmp", "w", encoding="utf-8") as stream:
         for sample in samples:
-            # jforge probe likelihood takes no empty answer; a blank has no more meaning than none.
+            # jforge probe likelihood refuses empty answers.
             stream.write(json.dumps({"question": questions[sample["index"]], "answer": sample["text"] or " ",
                                      "index": sample["index"], "eos": sample["stop"] == "eos"}) + "\n")
     os.replace(options.out + ".tmp", options.out)
 
 
 def fidelity(directory):
-    """By problem: an answer's text, repetition, number of tokens and their log-probabilities' sum."""
+    """Returns by problem: text, repetition, number of tokens and sum of log-probabilities."""
     found = {}
     lines = read_lines(directory / "likelihood.jsonl")
     for answer, line in zip(read_lines(directory / "answers.jsonl"), lines, strict=True):
@@ -116,7 +110,7 @@ def mean_repetition(answers):
 
 
 def paired_interval(figure, answers, others, draws=4000):
-    """Of figure(answers) − figure(others), both over problems drawn with replacement."""
+    """Returns the interval of figure(answers) − figure(others), over problems drawn with replacement."""
     draw = random.Random(1)
     places = range(len(answers))
     differences = []
@@ -160,7 +154,7 @@ def speed_cell(figures, batch):
 
 
 def speed_batches(rows):
-    """Of all figures, 1 first; 1 and 8 where none was measured."""
+    """Returns the measured batch sizes, or 1 and 8."""
     return sorted({speed["batch_prompts"] for *_, figures in rows for speed in figures.get("speed") or []} or {1, 8})
 
 
@@ -171,7 +165,7 @@ def speed_remarks(rows):
 
 
 def task_rows(results):
-    """(model, method, block size, figures) of one task, greedy decoding first."""
+    """Returns (model, method, block size, figures) of a task, greedy decoding first."""
     rows = []
     for arm, sweeps in results.items():
         for method, sweep in sweeps.items():
@@ -207,7 +201,7 @@ def task_section(label, results):
 
 
 def sweeps_of(work, arms):
-    """Task label to arm to method to its part of sweep.json."""
+    """Returns {task: {arm: {method: part of sweep.json}}}."""
     tasks = {}
     for arm in ["base", *arms]:
         for method in METHODS:
@@ -252,7 +246,7 @@ def mean_and_deviation(values, digits=2):
 
 
 def read_ablations(work):
-    """Arm to the sweeps of each seed by method, and the greatest accuracy of all in percent."""
+    """Returns {arm: {seed: sweeps by method}} and the greatest accuracy in percent."""
     folders = sorted(path for path in (work / "evaluation").iterdir() if (path / "mr.json").exists())
     arms, best = {}, 0
     for folder in folders:
@@ -265,12 +259,12 @@ def read_ablations(work):
 
 
 def greedy_accuracy(run):
-    """In percent; every method's tokens are greedy decoding's."""
+    """Returns percent; all methods give greedy decoding's tokens."""
     return 100 * run["jacobi"]["baseline"]["accuracy"]
 
 
 def half_interval(values):
-    """Half the 95 % interval of the mean, by Student's t."""
+    """Returns half the 95 % interval of the mean, by Student's t."""
     student = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
     freedom, z = len(values) - 1, 1.959964
     # Beyond the table by Cornish and Fisher's expansion (Abramowitz and Stegun 26.7.5), to 1e-3.
@@ -281,7 +275,7 @@ def half_interval(values):
 
 
 def ratio_cell(ratios):
-    """Geometric mean with its 95 % interval, of the logarithms."""
+    """Geometric mean with its 95 % interval, from the logarithms."""
     logs = [math.log(ratio) for ratio in ratios]
     middle = statistics.mean(logs)
     if len(logs) < 2:
@@ -291,13 +285,13 @@ def ratio_cell(ratios):
 
 
 def difference_cell(differences):
-    # Whole points of a hundred problems: seeds that agree say nothing of how far the next one is off.
+    # Differences are whole points of a hundred problems, so equal seeds give no interval.
     half = f" ± {half_interval(differences):.1f}" if len({round(one, 6) for one in differences}) > 1 else ""
     return f"{statistics.mean(differences):+.1f}{half}"
 
 
 def write_ratios(arms, blocks, reference):
-    """Every arm against the reference after as many steps, seed by seed."""
+    """Prints every arm against the reference after the same number of steps, seed by seed."""
     print(f"\n## Against {reference} after as many steps\n\nSteps are those of the first round, unless an arm's name says "
           f"otherwise: two rounds train more. Of each seed the arm's tokens per forward over {reference}'s: "
           "geometric mean, and with several seeds its 95 % interval (Student's t of the logarithms, paired by seed); accuracy: "
@@ -346,12 +340,12 @@ def write_ablations(options):
     print(f"\nAll stages together: {sum(seconds)} s.")
 
 
-# Okabe and Ito's, which colour-blind people tell apart too.
+# Okabe and Ito's palette, safe for colour-blind readers.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
 
 
 def write_picture(options):
-    """Mean accuracy over mean TPF of every arm at one block size, its numbers of steps joined by a line."""
+    """Draws mean accuracy over mean TPF of every arm at one block size; a line joins its numbers of steps."""
     arms, _ = read_ablations(pathlib.Path(options.work))
     curves = {}
     for arm, runs in arms.items():
@@ -361,7 +355,7 @@ def write_picture(options):
         curves.setdefault(name, []).append((int(steps or 0), statistics.mean(place["tpf"] for place in places),
                                             100 * statistics.mean(place["accuracy"] for place in places)))
     points = [point for curve in curves.values() for point in curve]
-    # Where all are alike there is still a picture.
+    # Avoids an empty range if all points are equal.
     most, least = max(1.1, *(point[1] for point in points)), min(95, *(point[2] for point in points))
     low, bottom, left, right, height = math.floor(least / 5) * 5, 400, 60, 520, 350
 

@@ -4,12 +4,12 @@
 #
 #   tests/benchmarks/study_real.sh [OPTION …] WORK [STAGE …]
 #
-# Every stage is run once: what is done is skipped, what was stopped goes on where it was, and the seconds that a stage
-# took, over all its starts, are printed and kept in WORK/seconds. Without STAGE all of them in order:
+# Finished stages are skipped, stopped ones are continued. A stage's seconds, over all starts, are printed and kept in
+# WORK/seconds. Without STAGE all of them in order:
 #   data                    problems and prompts
 #   finetune                (task ledger) the base: MODEL trained on the problems' answers
 #   train-ARM               generation and training of the rounds; ARM: jacobi-forcing jf-random cllm sft, or one of them
-#                           and a share: cllm@0.5 are weights half way from the base to those of cllm, which is before it
+#                           and a share: cllm@0.5, after cllm, has the weights half way between the base's and cllm's
 #   evaluate-base evaluate-ARM    AR and every method at every block size; speeds at batch 1 and 8
 #   fidelity                greedy answers of every arm under the base model
 #   page                    WORK/study.md
@@ -25,8 +25,7 @@
 #   --finetune N     steps of 16 samples (default 300)
 #   --steps "N M"    of the two rounds, of 16 samples each (default "300 150"); "N": the first round alone
 #   --blocks "B …"   inference block sizes (default "16 32 64 128")
-#   --methods "A B"  measured beside AR (default "jacobi mr"); those without a block size, which is lookahead, at their
-#                    default settings
+#   --methods "A B"  measured beside AR (default "jacobi mr"); lookahead, which has no block size, with default settings
 #   --limit N        test problems (default 60)
 #   --lines "N M"    fewest and most changes of a ledger (default those of make_ledger.py; "8 12": 164 to 257 tokens)
 #   --tiny           the quickstart's small model, short ledgers and few steps: tries the script in minutes
@@ -90,7 +89,7 @@ read -r first_steps second_steps <<<"$steps"
 . tests/benchmarks/stages.sh
 config=launch/configs/study_real.toml
 if [ -z "$second_steps" ]; then
-  # Without its second [[rounds]]: --set can change a round, not take one away.
+  # Drops the second [[rounds]], which --set cannot.
   awk '/^\[/ { rounds += $0 == "[[rounds]]"; kept = !($0 == "[[rounds]]" && rounds == 2) } rounds < 1 || kept' "$config" \
     >"$work/study_real.toml"
   config=$work/study_real.toml
@@ -117,7 +116,7 @@ stage_finetune() {
     --set "finetune.files=[\"$work/data/train.jsonl.gz\"]" "${finetune_extra[@]}"
 }
 
-# What makes an arm another one than the configuration's, and from which arm its first round's trajectories can be taken.
+# Prints an arm's differences from the configuration, and the arm that its first trajectories can come from.
 settings_of() {
   local round rounds=(1 ${second_steps:+2})
   case $1 in
@@ -125,7 +124,7 @@ settings_of() {
     jf-random) for round in "${rounds[@]}"; do echo "rounds.$round.schedule=random"; done ;;
     cllm) for round in "${rounds[@]}"; do echo "rounds.$round.schedule=random rounds.$round.mask=clean"; done ;;
     sft)
-      # Tokens, whatever teaches the other arms: a frozen copy has nothing of its own to teach.
+      # Always trains on tokens: a frozen teacher would teach nothing.
       echo "train.consistency_weight=0 train.teacher=detached train.ar_loss=cross_entropy"
       for round in "${rounds[@]}"; do echo "rounds.$round.schedule=random"; done ;;
     *) echo "no arm $1" >&2; return 2 ;;
@@ -136,7 +135,7 @@ donor_of() { case $1 in cllm | sft) echo jf-random ;; esac; }
 train() {
   local arm=$1 directory=$work/$1 donor override settings=()
   if [[ $arm == *@* ]]; then
-    # A start that was stopped may have left a part of it. Names sort as steps do: the last one is the newest.
+    # A stopped start may have left a part. Names sort by step, so the last one is the newest.
     rm -rf "$directory"
     mkdir "$directory"
     local checkpoints=("$work/${arm%@*}"/checkpoints/round-*-step-????????)
@@ -156,7 +155,7 @@ evaluate() {
   for method in $methods; do
     axis="block_size=$(block_list)"
     [ "$method" != lookahead ] || axis="lookahead_window=[15]"
-    # AR's answers are decoded once, its speed is measured with each method.
+    # AR's answers are decoded once; its speed is measured with each method.
     run sweep "$config" --model "$directory" --name "$name" --out "$work/evaluation/$name" \
       --set "sweep.method=$method" --set "sweep.$axis" --set "evaluate.tasks=$tasks" \
       --set "evaluate.data=$tested" --set "evaluate.limit=$limit" "${extra[@]}"

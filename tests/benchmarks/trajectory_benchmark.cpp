@@ -1,7 +1,7 @@
-/// Generation of trajectories with random weights: a batch of prompts against one prompt at a time,
-/// and all blocks of a prompt at once against one after the other. The two that are compared share
-/// one model and take turns, forward by forward, so that other load slows both. Prints Markdown.
-/// --device cuda: positions per second of both ways on a device, against its data sheet.
+/// Generation of trajectories with random weights: a batch of prompts against single prompts, and
+/// all blocks of a prompt at once against one after another. Both share a model and alternate by
+/// forward, so that other load slows both. Prints Markdown. --device cuda: positions per second of
+/// both ways on a device, against its data sheet.
 
 #include <fmt/format.h>
 #include <omp.h>
@@ -35,19 +35,19 @@ using Clock = std::chrono::steady_clock;
 
 struct BenchmarkOptions {
   TransformerConfig model;
-  std::string shape;  ///< What `model` is, for a reader.
+  std::string shape;  ///< description of `model`
   std::string only = "both";
-  std::string device;                 ///< Empty: the host, as everything below says.
-  std::string storage = "bfloat16";   ///< Of the matrices on a device.
-  std::int64_t batch = 32;            ///< Prompts at once …
-  std::int64_t single = 4;            ///< … against so many one by one.
-  std::int64_t batch_blocks = 2;      ///< Of each of those answers, n = 16.
-  std::int64_t parallel_rows = 128;   ///< Prompts times block size of the other comparison …
-  std::int64_t parallel_blocks = 16;  ///< … with answers of so many blocks: a noise window.
-  std::int64_t prompt = 64;           ///< Prompt tokens.
+  std::string device;                 ///< empty: the host, as all fields below describe
+  std::string storage = "bfloat16";   ///< of the matrices on a device
+  std::int64_t batch = 32;            ///< prompts at once …
+  std::int64_t single = 4;            ///< … against prompts one by one
+  std::int64_t batch_blocks = 2;      ///< of each of those answers, n = 16
+  std::int64_t parallel_rows = 128;   ///< prompts times block size of the other comparison …
+  std::int64_t parallel_blocks = 16;  ///< … with answers of so many blocks: a noise window
+  std::int64_t prompt = 64;           ///< prompt tokens
 };
 
-/// A range of another model's slots as a model of its own.
+/// A range of another model's slots as a model.
 class SlotRange final : public DecodeModel {
  public:
   SlotRange(DecodeModel& model, std::int32_t first, std::int32_t count)
@@ -83,7 +83,7 @@ class SlotRange final : public DecodeModel {
   std::vector<CacheCopy> copies_;
 };
 
-/// One way of generating and what it has cost.
+/// A way of generating and its cost.
 class Contestant {
  public:
   Contestant(DecodeModel& model, std::int32_t first_slot, const GenerateOptions& options,
@@ -107,7 +107,7 @@ class Contestant {
   [[nodiscard]] double tokens_per_second() const {
     return static_cast<double>(counts().block_tokens) / seconds;
   }
-  /// Rows behind the prompts for each block.
+  /// Returns the rows per block, without prompts.
   [[nodiscard]] double rows_per_block(std::int32_t block_size) const {
     return static_cast<double>(counts().decoder.rows - counts().decoder.prefill_rows) * block_size /
            static_cast<double>(counts().block_tokens);
@@ -122,7 +122,7 @@ class Contestant {
   std::size_t next_ = 0;
 };
 
-/// Whoever has had less time so far makes the next forward.
+/// The one with less time so far makes the next forward.
 void run_in_turns(Contestant& left, Contestant& right) {
   while (!left.done() || !right.done()) {
     const bool first = right.done() || (!left.done() && left.seconds <= right.seconds);
@@ -154,7 +154,6 @@ GenerateOptions generation(std::int32_t block_size, std::int64_t blocks, std::in
   return options;
 }
 
-/// The weights and what reads them.
 struct Weights {
   const TransformerConfig& config;
   const ParameterTable& table;
@@ -225,7 +224,7 @@ void compare_methods(const BenchmarkOptions& options, const Weights& weights) {
   }
 }
 
-/// Forwarded positions of a batch of prompts on a device, by each way of making trajectories.
+/// Measures forwarded positions of a batch on a device, by each way of making trajectories.
 void measure_positions(const BenchmarkOptions& options, const Weights& weights) {
   constexpr std::int32_t kBlockSize = 32;
   double matrices = 0;
@@ -244,7 +243,7 @@ void measure_positions(const BenchmarkOptions& options, const Weights& weights) 
     way.method = method;
     const auto model = weights.transformer(
         storage, options.batch, way.required_positions(options.prompt), way.required_branch_rows());
-    // Kernels, graphs and memory of such passes are there before they are measured.
+    // Warms up kernels, graphs and memory.
     GenerateOptions short_way = way;
     short_way.max_new_tokens = kBlockSize;
     Contestant warm_up(*model, 0, short_way, random_prompts(options, options.batch));
@@ -256,7 +255,7 @@ void measure_positions(const BenchmarkOptions& options, const Weights& weights) 
     }
     const double positions =
         static_cast<double>(contestant.counts().decoder.rows) / contestant.seconds;
-    // Attention's own products are left out: a few percent at these lengths.
+    // Without attention's products, a few percent at these lengths.
     print_rate(
         fmt::format("trajectories, {}, {}, weights {}, {} prompts, n = {}, {:.4g} positions/s, "
                     "{:.4g} tokens/s (MFU)",
