@@ -1,7 +1,5 @@
 #pragma once
 
-/// A small benchmark, a random model and its tokenizer, evaluated by all ranks into one directory.
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -44,7 +42,7 @@ namespace fs = std::filesystem;
 
 inline constexpr std::int64_t kProblems = 19;
 
-/// One directory for all ranks, with benchmark and tokenizer; rank 0's disk.
+/// A small benchmark, a random model and its tokenizer, evaluated by all ranks into one directory.
 class EvaluateTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -65,7 +63,7 @@ class EvaluateTest : public ::testing::Test {
     config_.decoding["block_size"] = std::int64_t{8};
     config_.max_new_tokens = 24;
     config_.batch_prompts = 2;
-    config_.speed_problems = 0;  // evaluate_speed_test.cpp has its own
+    config_.speed_problems = 0;  // tested by evaluate_speed_test.cpp
   }
 
   void TearDown() override {
@@ -77,8 +75,8 @@ class EvaluateTest : public ::testing::Test {
   [[nodiscard]] static bool root() { return test_world().rank() == 0; }
   [[nodiscard]] static Rank last_rank() { return test_world().size() - 1; }
 
-  /// Arms `fault` for the `sample`-th sample of `rank`, and says it. Leases go to whoever asks
-  /// first, so the others ask three seconds later.
+  /// Arms `fault` for the `sample`-th sample of `rank` and returns it. The other ranks ask for
+  /// leases three seconds later, because whoever asks first gets them.
   static std::string arm_alone(std::string_view fault, Rank rank, int sample) {
     const Rank here = test_world().rank();
     std::string armed = fmt::format("{}@evaluate:{}:{}", fault, rank, sample);
@@ -143,7 +141,7 @@ class EvaluateTest : public ::testing::Test {
         .get<std::vector<std::string>>();
   }
 
-  /// Problem by problem, alone in a model with one slot: what any evaluation must give.
+  /// Decodes problem by problem in a model with one slot, the reference for any evaluation.
   std::vector<SampleRecord> reference(const std::string& method_name) {
     TaskEncoder encoder(path_ / "model", {.force_chatml = true});
     const ProblemSet set =
@@ -179,7 +177,7 @@ class EvaluateTest : public ::testing::Test {
     return records;
   }
 
-  /// The merged file that these records make, with the settings of the file that is there.
+  /// The merged file of these records, with the existing file's settings.
   [[nodiscard]] std::string merged_text(std::vector<SampleRecord> records,
                                         const std::string& settings) const {
     std::string text;
@@ -190,7 +188,7 @@ class EvaluateTest : public ::testing::Test {
     return text;
   }
 
-  /// Every rank's evaluation must fail with this error, rank 0's message holding `part`.
+  /// Expects this error on every rank, with `part` in rank 0's message.
   template <class SomeError>
   void expect_failure(const std::string& output, const std::string& part, bool chatml = true) {
     try {

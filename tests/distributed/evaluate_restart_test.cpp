@@ -1,4 +1,4 @@
-// Stops, failures, crashes and changed settings: nothing is lost, repeated or mixed.
+// After stops, failures, crashes and changed settings no sample is lost, repeated or mixed.
 
 #include <functional>
 
@@ -39,7 +39,7 @@ TEST_F(EvaluateTest, FiguresOfReplacedWeightsLeaveTheSummaryBeforeAnythingElse) 
   config_.limit = 3;
   ASSERT_TRUE(evaluate("out"));
   const RandomModel other(6);
-  // Only one method is evaluated anew, and not even that to its end.
+  // Re-evaluates one method only, and not to its end.
   config_.methods = {"ar"};
   arm_alone("interrupt", 0, 1);
   EXPECT_FALSE(evaluate_model(config_, other.under_test("base", path_ / "model"), context(true),
@@ -77,7 +77,7 @@ TEST_F(EvaluateTest, ASecondCallDecodesNothing) {
   ASSERT_TRUE(evaluate("out"));
   const std::string summary = read_text(path_ / "out/summary.json");
   const std::string merged = read_text(files("out", "jacobi").merged());
-  test_world().barrier();  // Before rank 0 damages it.
+  test_world().barrier();  // before rank 0 damages it
   config_.batch_prompts = 5;
   ASSERT_TRUE(evaluate("out"));
   EXPECT_EQ(samples_of_all_ranks(), 0);
@@ -88,7 +88,7 @@ TEST_F(EvaluateTest, ASecondCallDecodesNothing) {
 TEST_F(EvaluateTest, WhatIsDamagedIsEvaluatedAnew) {
   ASSERT_TRUE(evaluate("out"));
   const std::string merged = read_text(files("out", "jacobi").merged());
-  test_world().barrier();  // Before rank 0 damages it.
+  test_world().barrier();  // before rank 0 damages it
   const auto flip = [](const fs::path& path) {
     std::string text = read_text(path);
     text[text.size() / 2] = static_cast<char>(text[text.size() / 2] ^ 1);
@@ -146,7 +146,7 @@ TEST_F(EvaluateTest, ADamagedLineOfAPartIsEvaluatedAgain) {
   if (root()) {
     const fs::path part = files("out", "jacobi").parts().front();
     std::string text = read_text(part);
-    text[text.find("\"tokens\":") + 9] = '9';  // Still JSON.
+    text[text.find("\"tokens\":") + 9] = '9';  // still JSON
     write_text(part, text);
   }
   test_world().barrier();
@@ -230,10 +230,10 @@ TEST_F(EvaluateTest, PartsOfAnotherRankCountCount) {
   ASSERT_TRUE(evaluate("out"));
   EXPECT_EQ(samples_of_all_ranks(), kProblems - 10);
   EXPECT_EQ(read_text(files("out", "jacobi").merged()), whole);
-  // The earlier attempts' time is part of the figure.
+  // The figure includes the earlier attempts' time.
   EXPECT_GT(figures("out", "jacobi").at("decode_seconds"), 200.0);
   EXPECT_LT(figures("out", "jacobi").at("decode_seconds"), 260.0);
-  // A speed over several rank counts is nobody's, and is compared with none.
+  // A speed over several rank counts cannot be compared.
   EXPECT_TRUE(figures("out", "jacobi").at("ranks").is_null());
   EXPECT_EQ(figures("out", "jacobi").at("batch_prompts"), config_.batch_prompts);
   EXPECT_EQ(figures("whole", "jacobi").at("ranks"), test_world().size());
@@ -253,7 +253,7 @@ TEST_F(EvaluateTest, OtherSettingsNeverMix) {
   EXPECT_EQ(samples_of_all_ranks(), kProblems);
   EXPECT_EQ(read_text(files("out", "jacobi").merged()),
             read_text(files("small", "jacobi").merged()));
-  // Finished results of other settings are replaced, and the model is not complete meanwhile.
+  // Finished results of other settings are replaced; meanwhile the model is incomplete.
   config_.decoding["block_size"] = std::int64_t{8};
   arm_alone("interrupt", 0, 2);
   EXPECT_FALSE(evaluate("out"));
@@ -269,7 +269,7 @@ TEST_F(EvaluateTest, ACrashBetweenSummaryAndCleaningLeavesNothingBehind) {
   test_world().barrier();
   ASSERT_TRUE(evaluate("out"));
   EXPECT_THAT(files("out", "ar").parts(), IsEmpty());
-  // Nor does a crash between the merged file of other settings and their figures, and a return.
+  // Also after a crash between the merged file of other settings and their figures, and a return.
   config_.limit = 5;
   ASSERT_TRUE(evaluate("other"));
   const std::string whole = read_text(files("out", "ar").merged());
@@ -282,7 +282,7 @@ TEST_F(EvaluateTest, ACrashBetweenSummaryAndCleaningLeavesNothingBehind) {
   ASSERT_TRUE(evaluate("out"));
   EXPECT_EQ(read_text(files("out", "ar").merged()), whole);
   test_world().barrier();
-  // Without the merged file the figures alone are not enough.
+  // Without the merged file, the figures alone do not suffice.
   if (root()) {
     fs::remove(files("out", "ar").merged());
   }

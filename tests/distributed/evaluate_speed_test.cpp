@@ -1,4 +1,4 @@
-// Speeds by interleaved repeats: what is measured, and that a restart neither loses nor doubles it.
+// Speeds by interleaved repeats, which a restart neither loses nor doubles.
 
 #include "tests/distributed/evaluate_fixture.h"
 #include "workers/evaluate/speed_record.h"
@@ -27,7 +27,7 @@ class SpeedTest : public EvaluateTest {
     return found;
   }
 
-  /// Each (batch, repeat) once, in the order in which they are measured.
+  /// Each (batch, repeat) once, in order of measurement.
   void expect_whole(const std::string& output) const {
     const auto all = repeats(output);
     ASSERT_EQ(all.size(), 6U);
@@ -104,7 +104,7 @@ TEST_F(SpeedTest, EveryMethodIsWarmedUpAndRepeatsTakeOtherProblems) {
   ASSERT_TRUE(evaluate("out", methods));
   expect_whole("out");
   // Five problems for the plan, a batch of one and one of two, then three repeats of three problems
-  // at either batch; behind the fifth follows the first.
+  // for each batch size; the first problem follows the fifth.
   std::vector<PromptId> expected;
   for (const int index :
        {0, 1, 2, 3, 4, 0, 0, 1, 0, 1, 2, 0, 1, 2, 3, 4, 0, 3, 4, 0, 1, 2, 3, 1, 2, 3}) {

@@ -1,4 +1,4 @@
-// The distributed evaluation against a plain reference.
+// Compares the distributed evaluation with a plain reference.
 
 #include "runtime/content_hash.h"
 #include "tests/distributed/evaluate_fixture.h"
@@ -14,7 +14,7 @@ using ::testing::IsEmpty;
 TEST_F(EvaluateTest, EveryRankCountAndBatchSizeGivesTheReference) {
   const auto ar = reference("ar");
   const auto jacobi = reference("jacobi");
-  // The test says something only when completions differ in length and kind.
+  // The test needs completions of different length and kind.
   ASSERT_THAT(ar, Contains(::testing::Field(&SampleRecord::stopped_by_eos, true)));
   ASSERT_THAT(ar, Contains(::testing::Field(&SampleRecord::stopped_by_eos, false)));
   std::int64_t tokens = 0;
@@ -111,7 +111,7 @@ TEST_F(EvaluateTest, SeveralSamplesOfAProblemAreKeptApart) {
       other_drafts += records[i].forwards != single[i / 3].forwards ? 1 : 0;
     }
   }
-  // Every sample has a random stream of its own.
+  // Every sample has its own random stream.
   EXPECT_GT(other_drafts, 0);
   EXPECT_EQ(figures("out", "sampled").at("samples_per_problem"), 3);
   EXPECT_EQ(figures("out", "sampled").at("n"), kProblems);
@@ -154,7 +154,7 @@ TEST_F(EvaluateTest, AQuickRankTakesMore) {
   const bool quick = test_world().rank() == last_rank();
   const fs::path marker = path_ / "more_than_its_share";
   const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  // The others do nothing until the quick one has more than its share.
+  // The others wait until the quick rank has more than its share.
   after_sample_ = [&] {
     if (quick && samples_ > even_share) {
       write_text(marker, "");
@@ -190,11 +190,11 @@ TEST_F(EvaluateTest, MoreRanksThanProblemsIsNoDifference) {
 
 TEST_F(EvaluateTest, RightAnswersAreCounted) {
   ASSERT_TRUE(evaluate("first"));
-  // Whatever the model says is made the right answer, where it says a number.
+  // Makes every number that the model says the gold answer.
   std::vector<std::string> answers;
   std::int64_t numbers = 0;
   for (const SampleRecord& record : files("first", "ar").read_merged()) {
-    // Anything that is no plain decimal stays a wrong answer.
+    // Other answers than plain decimals stay wrong.
     const bool plain =
         record.answer && record.answer->find_first_not_of("0123456789") == std::string::npos;
     numbers += plain ? 1 : 0;
@@ -207,7 +207,7 @@ TEST_F(EvaluateTest, RightAnswersAreCounted) {
     test::write_benchmark(path_ / "data", answers);
   }
   test_world().barrier();
-  // The same directory: other gold answers must not meet the old verdicts.
+  // Other gold answers must not meet the old verdicts.
   ASSERT_TRUE(evaluate("first"));
   const Json result = figures("first", "jacobi");
   const double accuracy = result.at("accuracy");
@@ -260,7 +260,7 @@ TEST_F(EvaluateTest, BadInputFailsOnEveryRankWithItsName) {
   config_.tasks = {"chess"};
   expect_failure<ConfigError>("out", "chess");
   config_ = good;
-  // The model has 512 positions: the first problem whose prompt does not leave enough is named.
+  // Names the first problem whose prompt leaves too few of the model's 512 positions.
   config_.max_new_tokens = 512;
   expect_failure<DataError>("out", "gsm8k/0");
   config_ = good;
@@ -268,7 +268,7 @@ TEST_F(EvaluateTest, BadInputFailsOnEveryRankWithItsName) {
   expect_failure<DataError>("out", "nowhere");
   config_ = good;
   expect_failure<ConfigError>("out", "model", /*chatml=*/false);
-  // A line that is no sample is no bad input: what it should hold is evaluated.
+  // A garbled line is not an input error: its sample is evaluated again.
   if (root()) {
     write_text(files("out", "ar").part(1, 0, 1), "garbled\n");
   }
@@ -292,7 +292,7 @@ TEST_F(EvaluateTest, TheClockShowsPhasesAndIsGivenBack) {
                               }},
                              path_ / "out"));
   test_world().barrier();
-  // On one rank; of several each sees those that it took part in, and the end.
+  // With several ranks, each sees only phases that it took part in.
   if (test_world().size() == 1) {
     EXPECT_THAT(phases, ElementsAre("evaluate base gsm8k ar", "evaluate base gsm8k jacobi"));
   }

@@ -1,5 +1,3 @@
-// Numbers handed out to ranks, each once.
-
 #include "tests/distributed/evaluate_fixture.h"
 
 namespace jforge {

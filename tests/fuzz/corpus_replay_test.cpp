@@ -1,5 +1,5 @@
-// Every input of the corpus through its target, whole, cut and with single bits turned: what a
-// fuzzer has once found stays found, without any fuzzer.
+// Runs every corpus input whole, cut and with single flipped bits, so that a fuzzer's findings stay
+// found.
 
 #include <gtest/gtest.h>
 

@@ -25,7 +25,7 @@ namespace jforge {
 
 namespace {
 
-/// A directory of this process in memory, removed at its end.
+/// A directory in memory, removed at the end.
 class Scratch {
  public:
   [[nodiscard]] const std::filesystem::path& path() const { return directory_.path(); }
@@ -60,7 +60,7 @@ std::vector<std::uint8_t> packed(std::span<const std::uint8_t> bytes) {
   return out;
 }
 
-/// Numbers out of the input: most are one signed byte, so that offsets and counts often fit.
+/// Numbers from the input, mostly one signed byte, so that offsets and counts often fit.
 class Numbers {
  public:
   explicit Numbers(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
@@ -93,7 +93,7 @@ class Numbers {
   std::span<const std::uint8_t> bytes_;
 };
 
-/// A dataset that may be absent or of another type than meant.
+/// Writes a dataset, or none, or one of a wrong type.
 template <class T>
 void write_some(Hdf5Writer& writer, Numbers& numbers, const char* name) {
   switch (numbers.byte()) {
@@ -209,7 +209,7 @@ void fuzz_prompt_records(std::span<const std::uint8_t> bytes) {
     try {
       static_cast<void>(read_prompts(options));
     } catch (const DataError&) {
-      // The other form is read too.
+      // The other form is read, too.
     }
   }
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run_fuzzer.sh PROGRAM TARGET SECONDS FOLDER [OPTION...]: runs one fuzzer on the committed corpus. What it finds of new
-# inputs goes to FOLDER, and an input that breaks something to FOLDER.broken, with its report on standard error. Exits as the fuzzer.
+# run_fuzzer.sh PROGRAM TARGET SECONDS FOLDER [OPTION...]: runs a fuzzer on the committed corpus. New inputs go to
+# FOLDER, failing ones to FOLDER.broken with a report on standard error. Exits with the fuzzer's code.
 set -euo pipefail
 program=$1 target=$2 seconds=$3 folder=$4
 corpus=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/corpus/$target

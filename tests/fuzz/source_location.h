@@ -1,7 +1,7 @@
 #pragma once
 
-// Forced into every source of the fuzz build: Debian 12's clang 14 has not what GCC's
-// <source_location> is made of.
+// Forced into every source of the fuzz build: Debian 12's clang 14 lacks builtins of GCC's
+// <source_location>.
 #include <source_location>
 #if !defined(__cpp_lib_source_location)
 namespace std {

@@ -37,7 +37,7 @@ std::string_view as_text(std::span<const std::uint8_t> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-/// The text up to its first newline, and what follows.
+/// Splits at the first newline.
 std::pair<std::string_view, std::string_view> halves(std::span<const std::uint8_t> bytes) {
   const std::string_view text = as_text(bytes);
   const std::size_t newline = std::min(text.find('\n'), text.size());
@@ -86,7 +86,7 @@ void fuzz_toml_config(std::span<const std::uint8_t> bytes) {
 
 void fuzz_manifest(std::span<const std::uint8_t> bytes) {
   const std::string text(as_text(bytes));
-  // With the checksum that its content should have, or nothing behind it would be reached.
+  // With a matching checksum, to reach the code after its check.
   nlohmann::json document = try_bounded_json(text);
   if (document.is_object()) {
     document.erase("checksum");
@@ -156,7 +156,7 @@ void fuzz_control_messages(std::span<const std::uint8_t> bytes) {
     try {
       decode();
     } catch (const CommError&) {
-      // What is no message of one kind may be one of the next.
+      // It may be a message of another kind.
     }
   };
   attempt([&] {

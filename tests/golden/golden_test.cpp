@@ -1,4 +1,4 @@
-/// Our arithmetic against values of an independent implementation (reference/README.md).
+/// Compares our arithmetic with an independent implementation's values (reference/README.md).
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -25,10 +25,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Qwen2 models, whose losses were computed with every mask and reduction.
+/// Qwen2 models, with losses of every mask and reduction.
 constexpr std::array kQwen2Models{"gqa-untied", "mha-tied"};
-/// Models of the other families, with one file of losses each, since what tells a family from
-/// another has nothing to do with them; qwen3 also has the losses that the Qwen2 models lack.
+/// Other families, with one file of losses each, because families do not differ there; qwen3 also
+/// has the losses that the Qwen2 models lack.
 constexpr std::array kFamilyModels{"qwen3",        "qwen3-tied", "llama-tied", "llama3",
                                    "llama-linear", "mistral",    "smollm3"};
 
@@ -38,7 +38,7 @@ std::vector<std::string> model_names() {
   return names;
 }
 
-/// ctest sets the variable; without it the listing is empty and the counting test fails.
+/// ctest sets the variable; without it the counting test fails.
 fs::path reference_directory() {
   const char* const source = std::getenv("JFORGE_SOURCE_DIR");
   return source == nullptr ? fs::path() : fs::path(source) / "tests" / "golden" / "reference";
@@ -173,12 +173,12 @@ std::string model_case_name(const ::testing::TestParamInfo<std::string>& info) {
 INSTANTIATE_TEST_SUITE_P(Models, GoldenModelTest, ::testing::ValuesIn(model_names()),
                          model_case_name);
 
-/// What a reference file's name says.
+/// Settings from a reference file's name.
 struct LossCase {
   PackingOptions options;
   float ar_weight = 1;
   ArLoss ar_loss = ArLoss::cross_entropy;
-  bool frozen = false;  ///< The teacher is the model with every parameter times 0.75.
+  bool frozen = false;  ///< the teacher is the model with every parameter times 0.75
   PromptId prompt_id = 0;
   std::string packed = "packed.json";
 };
@@ -192,7 +192,7 @@ bool cut_prefix(std::string& text, std::string_view prefix) {
 }
 
 /// loss_MASK_REDUCTION[_all][_ar10][_eos][_decay08][_odd][_frozen][_distilled][_prompt]; throws on
-/// any other part, so that no file is misread.
+/// any other part.
 LossCase parse_case(const fs::path& path) {
   LossCase parsed;
   std::string name = path.stem().string();

@@ -1,11 +1,9 @@
 #!/usr/bin/env python3
-"""Random tiny models of the families, and values that `transformers` computes with them (reference/README.md).
-
-    make_family_references.py DIRECTORY
-
-A model that DIRECTORY holds stays as it is; its losses are computed anew. Needs the Python packages torch, transformers
-and safetensors; the committed files came from transformers 5.23 and torch 2.15 on a CPU. The arithmetic is theirs but for
-the packed sequence's mask and losses, which METHOD.md states."""
+"""Makes random tiny models of the families and values that `transformers` computes with them (reference/README.md).
+  make_family_references.py DIRECTORY
+Existing models in DIRECTORY are kept; their losses are recomputed. Needs the Python packages torch, transformers and
+safetensors; the committed files came from transformers 5.23 and torch 2.15 on a CPU. Only the packed mask and the
+losses, which METHOD.md states, are computed here."""
 
 import copy
 import json
@@ -18,7 +16,7 @@ from safetensors.torch import save_file
 
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 48}
-# Small on purpose: what a family adds shows in two layers as well as in thirty.
+# Two layers suffice to show what a family adds.
 FAMILIES = {
     "qwen3": ("qwen3", {"head_dim": 6, "rope_theta": 50.0}),
     "qwen3-tied": ("qwen3", {"head_dim": 6, "tie_word_embeddings": True}),
@@ -41,13 +39,14 @@ def make_model(family, options):
         for name, parameter in model.named_parameters():
             values = torch.randn_like(parameter)
             values = 1 + 0.3 * values if name.endswith("norm.weight") else 0.6 * values
-            parameter.copy_(values.bfloat16().float())  # So that the files are small and lose nothing.
+            parameter.copy_(values.bfloat16().float())  # small files without loss
     return model
 
 
 def packed_mask(positions, blocks, clean_context):
-    """[T, T] of 0 and −inf: prompt | clean | noisy (METHOD.md §3), noise-conditioned or, with `clean_context`, each noisy
-    block behind clean ones; `blocks` holds −1 for the prompt, i for clean block i and i + BLOCKS for noisy block i."""
+    """Returns [T, T] of 0 and −inf for prompt | clean | noisy (METHOD.md §3), noise-conditioned or, with
+    `clean_context`, each noisy block after clean ones. `blocks`: −1 for the prompt, i for clean block i and i + BLOCKS
+    for noisy block i."""
     rows = len(blocks)
     mask = torch.full((rows, rows), float("-inf"))
     for q in range(rows):
@@ -65,15 +64,15 @@ def packed_mask(positions, blocks, clean_context):
 
 
 def divergence(teacher, student):
-    """KL(teacher‖student) of two rows of logits."""
+    """Returns KL(teacher‖student) of two rows of logits."""
     teacher, student = teacher.detach().log_softmax(-1), student.log_softmax(-1)
     return (teacher.exp() * (teacher - student)).sum()
 
 
 def packed_losses(model, packed, teacher=None, clean_context=False, decay=1.0, divide_by_blocks=False, distilled=False,
                   prompt_trained=False):
-    """Consistency and autoregressive loss, from the first difference on (METHOD.md §4). `teacher`: a model of its own
-    that sees prompt and clean blocks alone; `distilled`: it is what the autoregressive loss aims at."""
+    """Returns consistency and autoregressive loss, from the first difference on (METHOD.md §4). `teacher`: another
+    model, which sees only prompt and clean blocks; `distilled`: it is the target of the autoregressive loss."""
     prompt, clean, noisy = packed["prompt"], packed["clean"], packed["noisy"]
     answer = BLOCK * BLOCKS
     tokens = torch.tensor([prompt + sum(clean, []) + sum(noisy, [])])
@@ -99,7 +98,7 @@ def packed_losses(model, packed, teacher=None, clean_context=False, decay=1.0, d
 
 
 def scaled(model, factor):
-    """A copy with every parameter times `factor`: another model, as far as a frozen teacher has to be one."""
+    """Returns a copy with every parameter times `factor`, as another model for a frozen teacher."""
     copied = copy.deepcopy(model)
     with torch.no_grad():
         for parameter in copied.parameters():
@@ -137,7 +136,7 @@ def write_losses(directory, family):
 def write_model(directory, family, options):
     model = make_model(family, options)
     directory.mkdir(parents=True)
-    # A copy: the rotary frequencies, too, lose their last digits.
+    # A copy, because the rotary frequencies lose digits, too.
     copy.deepcopy(model).bfloat16().save_pretrained(directory)
     (directory / "generation_config.json").unlink(missing_ok=True)
 
@@ -152,7 +151,7 @@ def write_model(directory, family, options):
 
     draw = torch.randint(VOCABULARY, (2, BLOCKS, BLOCK)).tolist()
     clean, noisy = draw
-    for block in range(BLOCKS):  # A state shares a beginning with its fixed point.
+    for block in range(BLOCKS):  # a state shares a beginning with its fixed point
         noisy[block][:block % 3] = clean[block][:block % 3]
     prompt = torch.randint(VOCABULARY, (PROMPT,)).tolist()
     (directory / "packed.json").write_text(json.dumps(

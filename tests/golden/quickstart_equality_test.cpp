@@ -1,6 +1,6 @@
-/// Jacobi and multi-block decoding equal greedy decoding token for token on the quickstart's model,
-/// over held-out problems (METHOD.md I1, I2, I18): a trained model, real batches, every block size
-/// and window. JFORGE_QUICKSTART_PROBLEMS: so many of them, where one takes long.
+/// Jacobi and multi-block decoding equal greedy decoding on the quickstart's model and held-out
+/// problems (METHOD.md I1, I2, I18), for every block size and window. JFORGE_QUICKSTART_PROBLEMS
+/// limits the problems.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -71,7 +71,7 @@ class Quickstart {
     greedy_ = decode(make_greedy_decoder, kSlots, kProblems);
   }
 
-  /// Results of the first `count` problems in their order. `batch` sequences share a forward.
+  /// Returns results of the first `count` problems in order. `batch` sequences share a forward.
   [[nodiscard]] std::vector<DecodeResult> decode(const DecoderMaker& make, std::int32_t batch,
                                                  std::size_t count) {
     std::vector<std::unique_ptr<SequenceDecoder>> decoders;
@@ -120,7 +120,6 @@ class Quickstart {
   std::vector<DecodeResult> greedy_;
 };
 
-/// How a Jacobi decoder is set up.
 struct Setting {
   const char* name;
   DraftWindow window;
@@ -166,7 +165,7 @@ TEST_P(QuickstartEquality, JacobiEqualsGreedy) {
                               .seed = 11,
                               .round = 1,
                               .complete_blocks = setting.complete_blocks};
-  // Another batch than greedy's: equality must not hang on which rows share a forward.
+  // Another batch than greedy's: equality must not depend on which rows share a forward.
   const auto jacobi = quickstart_->decode(
       [&](DecodeRequest request) { return make_jacobi_decoder(std::move(request), options); },
       kSlots - 17, kProblems);
@@ -176,7 +175,7 @@ TEST_P(QuickstartEquality, JacobiEqualsGreedy) {
     SCOPED_TRACE(fmt::format("problem {}", i));
     ASSERT_EQ(jacobi[i].tokens, greedy[i].tokens);
     EXPECT_EQ(jacobi[i].stop, greedy[i].stop);
-    // Complete blocks are also iterated behind the end of the answer, at most one pass a token.
+    // Complete blocks are iterated past the answer's end, at most one pass a token.
     const auto length = static_cast<std::int64_t>(greedy[i].tokens.size());
     const std::int64_t behind =
         setting.complete_blocks ? (block_size - length % block_size) % block_size : 0;
@@ -265,7 +264,7 @@ TEST_F(QuickstartLookahead, EqualsGreedy) {
 
 using QuickstartAnswers = QuickstartEquality;
 
-/// Without this the equality above could hold between empty or endless answers.
+/// Otherwise the equality above could hold between empty or endless answers.
 TEST_F(QuickstartAnswers, GreedyAnswersAreAnswers) {
   std::size_t ended = 0;
   std::size_t distinct = 0;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Holds the house to its size: lines of source and tests, words of pages. Prints one line per budget that is exceeded and
-exits 1 when there is any. Who goes over one removes something and says what; budgets only fall."""
+"""Limits lines of source and tests, and words of pages. Prints a line for each exceeded budget and exits 1 if there is
+any. Budgets only fall."""
 
 import pathlib
 import subprocess
@@ -13,7 +13,7 @@ PAGE_LINES = {"CHANGELOG.md": 60}
 
 
 def measured(root, files):
-    """{name: (amount, unit)} of what budgets are for."""
+    """Returns {name: (amount, unit)} of everything with a budget."""
     sizes = {name: [0, "lines"] for name in LINES}
     pages = {"all pages": [0, "words"]}
     for name in files:

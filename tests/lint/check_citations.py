@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Citations resolve: METHOD.md sections and invariants, rows of tests/FAULTS.md, the tests that FAULTS.md names, links
-between the tree's Markdown pages. No page outside the tree is cited. One line per breach; exit 1 when there is any."""
+"""Checks that citations resolve: METHOD.md sections and invariants, rows of tests/FAULTS.md and the tests that it
+names, links between Markdown pages; none may lead outside the tree. Prints a line per breach; exits 1 if there is any.
+"""
 
 import pathlib
 import re
@@ -10,20 +11,20 @@ import sys
 METHOD = "model/decoding/METHOD.md"
 FAULTS = "tests/FAULTS.md"
 SOURCES = (".cpp", ".h", ".cu", ".cuh", ".c", ".py", ".sh", ".toml", ".md", ".txt", ".cmake")
-# Design notes that are not part of the tree.
+# Design notes outside the tree.
 FOREIGN = re.compile(r"\b(algorithm|faults|performance|platform|compute_floor|architecture|style)\.md\b")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#([\w-]+))?\)|\]\(#([\w-]+)\)")
 
 
 def tracked(root):
     names = subprocess.run(["git", "-C", root, "ls-files"], capture_output=True, text=True).stdout.split("\n")
-    if not any(names):  # no repository: an unpacked archive
+    if not any(names):  # an unpacked archive without a repository
         names = [p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file() and "build" not in p.parts]
     return [n for n in names if n.endswith(SOURCES) and (root / n).is_file()]
 
 
 def anchors(text):
-    """GitHub's: lower case, blanks to hyphens, other signs dropped."""
+    """As on GitHub: lower case, blanks to hyphens, other signs dropped."""
     for heading in re.findall(r"^#+ (.*)$", text, re.M):
         yield re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The citations lint finds each kind of breach and lets what resolves pass."""
+"""The citations lint finds each kind of breach and passes valid citations."""
 
 import pathlib
 import subprocess

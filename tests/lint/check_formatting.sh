@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every C++ and CUDA source is as clang-format leaves it: check_formatting.sh ROOT. Debian 12's clang-format (14) is the
-# one that counts; without it exit 77, which ctest counts as skipped.
+# check_formatting.sh ROOT: C++ and CUDA sources are formatted by Debian 12's clang-format (14); exits 77 without it,
+# which ctest counts as skipped.
 set -euo pipefail
 cd "$1"
 if ! clang-format --version 2>/dev/null | grep -q 'version 14\.'; then

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Holds the house rules that a compiler does not: layer edges, private headers, where MPI, HDF5, TOML and CUDA may be
-seen, and that JSON and TOML are parsed with a limit of depth. Prints one line per breach and exits 1 when there is any."""
+"""Checks layer edges, private headers, where MPI, HDF5, TOML and CUDA may be visible, and that JSON and TOML are parsed
+with a depth limit. Prints a line per breach; exits 1 if there is any."""
 
 import pathlib
 import re
 import sys
 
-# A folder may include from itself and from what stands here (architecture: an arrow never points up).
+# A folder may include itself and the folders listed here; layers never depend upwards.
 ALLOWED = {
     "runtime": set(),
     "data": {"runtime"},
@@ -17,17 +17,17 @@ ALLOWED = {
     "launch": {"runtime", "data", "model", "checkpoints", "workers", "results", "coordinator"},
     "tests": {"runtime", "data", "model", "checkpoints", "workers", "results", "coordinator", "launch"},
 }
-# The coordinator sees the workers' protocol and the report writer, never the workers' compute.
+# The coordinator sees the workers' protocol and the report writer, never their compute.
 ALLOWED["coordinator"] = {"runtime", "data", "workers/protocol", "results"}
 
-# Vendor headers and the folders in which they may be seen.
+# Vendor headers and the folders that may see them.
 VENDOR = [
     (re.compile(r"^mpi\.h$"), ("runtime/comm/", "tests/support/", "tests/distributed/", "tests/benchmarks/"), "MPI"),
     (re.compile(r"^(hdf5|H5\w*)\.h$"), ("data/", "checkpoints/", "tests/"), "HDF5"),
     (re.compile(r"^toml\+\+/"), ("launch/", "tests/unit/launch/"), "TOML"),
     (re.compile(r"^(cuda|cublas|nccl)|^runtime/tensor/cuda_(handles|products)\.h$"), (), "CUDA"),
 ]
-# Parsers that bound no depth, and the files that do it for them.
+# Parsers without a depth limit, and the files that add it.
 UNBOUNDED = [
     (re.compile(r"\w*[jJ]son::parse\("), ("runtime/bounded_json.cpp", "checkpoints/safetensors.cpp"),
      "parse_bounded_json (runtime/bounded_json.h)"),

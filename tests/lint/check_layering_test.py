@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The layering lint finds each kind of breach: a lint that cannot fail is none."""
+"""The layering lint finds each kind of breach."""
 
 import pathlib
 import subprocess

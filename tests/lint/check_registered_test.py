@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The registration lint finds a test source that no test runs, and passes a tree in which all are run."""
+"""The registration lint finds a test source that ctest does not run, and passes a complete tree."""
 
 import json
 import pathlib
@@ -11,8 +11,8 @@ LINT = pathlib.Path(__file__).with_name("check_registered.py")
 
 
 def run(registered, scripts, names=None, chosen=()):
-    """A tree of tests/a_test.cpp, tests/b_test.cpp and tests/c_test.py with a build folder made by hand; `registered`
-    are the programs that ctest starts, `scripts` the scripts, `chosen` the arguments of these."""
+    """Runs the lint on a tree of tests/a_test.cpp, tests/b_test.cpp and tests/c_test.py with a fake build folder.
+    `registered`: programs that ctest starts; `scripts`: scripts that it starts, with arguments `chosen`."""
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder).resolve()
         build = root / "build"

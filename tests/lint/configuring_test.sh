@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# What configuring asks for: configuring_test.sh ROOT.
+# configuring_test.sh ROOT
 set -euo pipefail
 root=$1
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-# Without tests none of the libraries that only tests and benchmarks need.
+# Without tests, libraries for tests and benchmarks are not needed.
 cmake -S "$root" -B "$folder/build" -G Ninja -DJFORGE_TESTS=OFF -DJFORGE_CUDA=OFF \
   -DCMAKE_DISABLE_FIND_PACKAGE_GTest=ON -DCMAKE_DISABLE_FIND_PACKAGE_benchmark=ON >"$folder/log" 2>&1 ||
   { cat "$folder/log"; echo "configuring without tests failed"; exit 1; }
@@ -14,7 +14,7 @@ if grep -q 'DNNL' "$folder/build/CMakeCache.txt"; then
   exit 1
 fi
 
-# A folder that is misspelt in a CMakeLists.txt stops it.
+# A misspelt folder in a CMakeLists.txt is an error.
 mkdir -p "$folder/tree/there"
 touch "$folder/tree/there/CMakeLists.txt"
 configure_tree() {

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""clang-tidy over every source of the program (not the tests): run_clang_tidy.py ROOT BUILD [FILE…], on all cores. Prints
-each finding once and exits 1 when there is any; exits 77, which ctest counts as skipped, without clang-tidy-16.
-
-Nearly all of its time goes into the headers of libraries. Sources are therefore read in groups, as one translation unit
-that includes them all, with the options of them all. Sources that define the same name at namespace scope go to
-different groups, and a group that does not compile is read in halves."""
+"""run_clang_tidy.py ROOT BUILD [FILE…]: runs clang-tidy over every source of the program (not the tests). Prints each
+finding once and exits 1 if there is any; exits 77, which ctest counts as skipped, without clang-tidy-16. Library
+headers take nearly all of the time. A group of sources is therefore checked as one translation unit that includes them
+all, with all their options. Sources that define the same name at namespace scope go to different groups; a group that
+does not compile is halved."""
 
 import collections
 import concurrent.futures
@@ -19,21 +18,21 @@ import subprocess
 import sys
 import tempfile
 
-# The version is named: checks differ between versions, and clang-tidy 14 does not read GCC 12's C++20 headers.
+# A fixed version, because checks differ; clang-tidy 14 cannot read GCC 12's C++20 headers.
 TOOL = "clang-tidy-16"
-# The headers take about as long as 5,000 lines of our own.
+# Headers take about as long as 5,000 lines of our own.
 GROUP_LINES = 8000
-# GCC's omp.h, since the packages with clang's exclude each other; it uses an attribute that clang has without argument.
+# GCC's omp.h, because clang's package conflicts; clang's version of one attribute has no argument.
 OPENMP = ("-D__malloc__(x)=__malloc__", "-idirafter",
           subprocess.run(["c++", "-print-file-name=include"], capture_output=True, text=True, check=True).stdout.strip())
-# What a line without indentation defines at namespace scope: a type, an alias, a constant or a function.
+# An unindented line that defines a type, alias, constant or function at namespace scope.
 DEFINITION = re.compile(r"^(?:\[\[\w+\]\] )?(?:(?:struct|class|enum class|enum|using|namespace) (\w+)|\w[\w:<>, *&]*[ *&](\w+)(?:\(|\[|\{| =|;|$))")
-# What may be said twice.
+# These may be repeated.
 ALIASES = ("using ", "namespace ")
 
 
 def tidy(root, source, arguments):
-    """(findings in files of ROOT, the compiler's complaint or None) of one translation unit."""
+    """Returns (findings in files of ROOT, the compiler's error or None) of a translation unit."""
     command = [TOOL, "--quiet", f"--config-file={root}/.clang-tidy", f"--header-filter=^{re.escape(str(root))}/.*\\.cpp$",
                str(source), "--", *itertools.chain(*arguments), "-w", *OPENMP]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -45,7 +44,7 @@ def tidy(root, source, arguments):
 
 
 def findings(root, files, arguments):
-    """Findings in `files`, which are compiled with the same arguments."""
+    """Returns findings in `files`, which are compiled with the same arguments."""
     if len(files) == 1:
         lines, broken = tidy(root, files[0], arguments)
         return lines + [line for line in broken if line not in lines]
@@ -61,7 +60,7 @@ def findings(root, files, arguments):
 
 
 def compile_arguments(entry):
-    """Options, each with its value, of a command of compile_commands.json, without the source and what is written."""
+    """Returns the options, with their values, of a command of compile_commands.json, without source and outputs."""
     words = shlex.split(entry["command"])
     words = iter(words[next(i for i, word in enumerate(words) if word.startswith("-")):])
     kept = []
@@ -76,8 +75,8 @@ def compile_arguments(entry):
 
 
 def alike(sources):
-    """{arguments: files} of `sources`, {file: arguments}: an argument that some lack is given to all, since a macro or a
-    folder more changes nothing, but for files of another language, for another processor or with OpenMP."""
+    """Returns {arguments: files} of `sources` {file: arguments}. Options are merged, because further macros and folders
+    are harmless, except for other languages, other processors and OpenMP."""
     together = {path: arguments for path, arguments in sources.items()
                 if not any(option[0].startswith(("-x", "-m", "-fopenmp")) for option in arguments)}
     union = tuple(dict.fromkeys(option for arguments in together.values() for option in arguments))
@@ -88,7 +87,7 @@ def alike(sources):
 
 
 def definitions(path):
-    """Names at namespace scope and the lines that define them."""
+    """Returns {name at namespace scope: line}."""
     names = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         if match := DEFINITION.match(line):
@@ -98,8 +97,8 @@ def definitions(path):
 
 
 def groups(files):
-    """`files`, all compiled alike, as lists that can be one translation unit each: the first that has room and no
-    name in common, a repeated alias of the same text apart."""
+    """Splits `files` into lists that can be one translation unit: first fit by size, without common names other than
+    equal aliases."""
     result = []
     for path in sorted(files):
         names = definitions(path)
@@ -131,7 +130,7 @@ def main():
         if path in chosen or (ours and not chosen):
             sources[path] = compile_arguments(entry)
     work = [(lines, arguments, group) for arguments, files in alike(sources).items() for lines, group in groups(files)]
-    # The longest first, so that no core waits for one of them at the end.
+    # Longest first, so that all cores end at about the same time.
     work.sort(key=lambda item: -item[0])
     seen = set()
     with concurrent.futures.ThreadPoolExecutor(int(os.environ.get("JFORGE_TIDY_JOBS", os.cpu_count()))) as pool:

@@ -1,6 +1,6 @@
 #pragma once
 
-/// What tests/gpu/equal_in_every_order.py compares between orders of a device's work.
+/// Output for tests/gpu/equal_in_every_order.py.
 
 #include <cstdint>
 #include <cstdio>
@@ -12,7 +12,7 @@
 namespace jforge::test {
 
 inline void print_digest(std::uint64_t digest) {
-  // In one write: what several ranks print may run together.
+  // A single write, because output of several ranks may mix.
   const std::string line = "digest " + hash_hex(digest) + "\n";
   std::fputs(line.c_str(), stdout);
   std::fflush(stdout);

@@ -1,15 +1,15 @@
-/* Makes one system call on the files of one directory fail, for tests: LD_PRELOAD this library with
+/* LD_PRELOAD library for tests that makes a system call on the files of a directory fail:
  *
- *   JFORGE_IO_ROOT=TEXT: only files whose path begins with TEXT are touched and counted.
+ *   JFORGE_IO_ROOT=TEXT: affects and counts only files whose path begins with TEXT.
  *
- *   JFORGE_IO_FAULT=CALL:N:ERROR[:TEXT]: the Nth CALL (from 1) fails with ERROR; with TEXT only
- *   calls on paths that hold it behind the root count. CALL is write, fsync, rename, open, close or
- *   read (mapped pages aside); ERROR is EIO, ENOSPC, EINTR, ESTALE, or SHORT (write only: half of
- *   the bytes are written). "N+" fails that call and all after it.
+ *   JFORGE_IO_FAULT=CALL:N:ERROR[:TEXT]: the Nth CALL (from 1) fails with ERROR; with TEXT, only calls
+ *   on paths that contain it after the root count. CALL is write, fsync, rename, open, close or read
+ *   (without mapped pages); ERROR is EIO, ENOSPC, EINTR, ESTALE, or SHORT (write only: writes half of
+ *   the bytes). With "N+" all later calls fail, too.
  *
- *   JFORGE_IO_COUNT=FILE: the numbers of calls are written there at exit, a line "CALL COUNT" each.
+ *   JFORGE_IO_COUNT=FILE: receives a line "CALL COUNT" for each call at exit.
  *
- * A fault that acts says so on standard error. */
+ * A fault that takes effect is reported on standard error. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -75,7 +75,7 @@ __attribute__((constructor)) static void read_environment(void) {
 
 __attribute__((destructor)) static void write_counts(void) {
   if (count_file[0] == '\0') return;
-  /* Helpers that MPI starts inherit the environment and end later; they touch none of the files. */
+  /* MPI's helpers inherit the environment and end later, without touching the files. */
   long total = 0;
   for (int i = 0; i < CALLS; ++i) total += atomic_load(&counts[i]);
   if (total == 0) return;
@@ -85,7 +85,7 @@ __attribute__((destructor)) static void write_counts(void) {
   fclose(file);
 }
 
-/* What a call on this path must do: NO_ERROR, SHORT_WRITE or an error number. */
+/* Returns NO_ERROR, SHORT_WRITE or an error number for a call on this path. */
 static int judge(enum call call, const char* path) {
   if (root[0] == '\0' || strncmp(path, root, strlen(root)) != 0) return NO_ERROR;
   const int ours = (int)call == fault_call;
@@ -191,7 +191,7 @@ int fdatasync(int descriptor) {
 int close(int descriptor) {
   REAL(descriptor_function, "close");
   const int verdict = judge_descriptor(CALL_CLOSE, descriptor);
-  const int result = real(descriptor); /* Linux frees the descriptor even when close fails. */
+  const int result = real(descriptor); /* Linux frees the descriptor even if close fails. */
   if (verdict != NO_ERROR) return errno = verdict, -1;
   return result;
 }

@@ -1,7 +1,6 @@
 #pragma once
 
-/// Kernels that take plans and leave sums on the device, for tests that have one call to make: each
-/// plans for itself and reads its sums.
+/// One-call wrappers of kernels that take plans and leave sums on the device.
 
 #include <algorithm>
 #include <memory>
@@ -18,7 +17,6 @@
 
 namespace jforge::test {
 
-/// A batch and its plan.
 class TestPlan {
  public:
   TestPlan(KernelSet& kernels, const AttentionHeads& heads, PackedBatch batch)
@@ -53,7 +51,7 @@ inline PackedLayout causal_layout(std::int64_t rows) {
   return layout;
 }
 
-/// Rows of one sequence, of these tokens or at these positions.
+/// Rows of one sequence, with these tokens or positions.
 inline PackedBatch batch_of_rows(std::span<const TokenId> tokens) {
   PackedBatch batch = batch_of(causal_layout(std::ssize(tokens)));
   batch.tokens.assign(tokens.begin(), tokens.end());
@@ -69,7 +67,7 @@ inline AttentionHeads heads_of(const ConstTensorView& q, const ConstTensorView& 
   return {.heads = q.dim(1), .key_heads = k.dim(1), .size = q.dim(2)};
 }
 
-/// Pages of slots that are all full, in the cache's order or, for a seed other than 0, in any.
+/// Full slots whose pages are in order, or for a seed other than 0 in random order.
 struct FullSlots {
   FullSlots(std::int64_t slots, std::int64_t pages_each, unsigned seed = 0)
       : pages(static_cast<std::size_t>(slots * pages_each)), slot_pages(pages_each) {
@@ -79,7 +77,7 @@ struct FullSlots {
     }
   }
   [[nodiscard]] PageTable table() const { return {pages, slot_pages}; }
-  /// The shape of the cache's keys or values.
+  /// Shape of the cache's keys or values.
   [[nodiscard]] Shape shape(std::int64_t key_heads, std::int64_t dim) const {
     return {std::ssize(pages), kCachePageRows, key_heads, dim};
   }
@@ -113,7 +111,7 @@ inline void rotary_backward(KernelSet& kernels, TensorView x_gradient,
   kernels.rotary_backward(x_gradient, {}, (*plan).rows(), settings);
 }
 
-/// A layer's cache with a page table for the calls below.
+/// A layer's cache with its page table.
 struct PagedCache {
   TensorView keys;
   TensorView values;
@@ -121,7 +119,6 @@ struct PagedCache {
   [[nodiscard]] LayerCache layer() const { return {keys, values}; }
 };
 
-/// Decoding rows over a cache and their plan.
 class TestDecodePlan {
  public:
   TestDecodePlan(KernelSet& kernels, std::int64_t heads, const PagedCache& cache,
@@ -163,7 +160,7 @@ inline void cached_attention(KernelSet& kernels, std::span<const CacheRow> rows,
   kernels.cached_attention(*plan, DecodeRows::all, q, cache.layer(), output);
 }
 
-/// Keeps rows of x [M, C].
+/// Keeps these rows of x [M, C].
 inline void keep_rows(KernelSet& kernels, std::span<const std::int32_t> rows, TensorView x) {
   const std::vector<CacheRow> places(static_cast<std::size_t>(x.dim(0)));
   const std::vector<std::int32_t> pages{0};
@@ -173,7 +170,7 @@ inline void keep_rows(KernelSet& kernels, std::span<const std::int32_t> rows, Te
   kernels.keep_rows(*plan, x);
 }
 
-/// Tokens on the host.
+/// Copies the tokens to the host.
 inline void invariant_argmax(KernelSet& kernels, ConstTensorView hidden, const PackedWeight& head,
                              std::span<TokenId> tokens) {
   MemoryAccount account("test tokens");
@@ -200,7 +197,7 @@ inline void packed_attention_backward(KernelSet& kernels, ConstTensorView output
                                     q_gradient, k_gradient, v_gradient);
 }
 
-/// Calls `run(sums)` and reads what it leaves there.
+/// Returns the sums that `run(sums)` leaves.
 template <class Run>
 VocabularyLossSums losses_of(KernelSet& kernels, const Run& run) {
   MemoryAccount account("test sums");
@@ -241,7 +238,7 @@ inline std::uint64_t content_hash(KernelSet& kernels, ConstTensorView x, std::ui
   return static_cast<std::uint64_t>(hashes.read()[0]);
 }
 
-/// Of the batch given to the last forward(). `kernels` are the transformer's.
+/// For the batch of the last forward(). `kernels` are the transformer's.
 inline VocabularyLossSums loss_and_backward(KernelSet& kernels, TrainingTransformer& transformer,
                                             ParameterSource& parameters, float consistency_scale,
                                             float ar_scale, GradientSink& gradients,

@@ -16,7 +16,7 @@ namespace jforge::test {
 namespace {
 
 constexpr double kLeaseSeconds = 600;
-/// Between two requests of a rank that has room and was told to wait.
+/// Time between two requests of a rank that was told to wait.
 constexpr double kRetrySeconds = 1;
 
 double log_normal(RandomStream& random, double median, double sigma) {
@@ -51,17 +51,17 @@ class Simulation {
   struct OpenLease {
     Lease lease;
     std::size_t left;
-    double spent = 0;  ///< Seconds of sequences.
+    double spent = 0;  ///< seconds of sequences
   };
   struct Worker {
-    std::deque<std::pair<PromptId, std::size_t>> waiting;  ///< With the place in open_.
+    std::deque<std::pair<PromptId, std::size_t>> waiting;  ///< with the index in open_
     int running = 0;
     bool retries = false;
   };
   enum class Kind { answer, commit, retry };
   struct Event {
     double time;
-    std::int64_t number;  ///< Ties in the order in which they were planned.
+    std::int64_t number;  ///< breaks ties by planning order
     Kind kind;
     int rank;
     std::size_t lease;
@@ -90,7 +90,7 @@ class Simulation {
     events_.push({now_ + after, number_++, kind, rank, lease, took});
   }
 
-  /// Until everything is committed (true) or a rank dies.
+  /// Runs until everything is committed (true) or a rank dies.
   bool life() {
     std::vector<PendingPrompt> pending;
     for (std::size_t i = 0; i < prompts_.size(); ++i) {
@@ -129,7 +129,7 @@ class Simulation {
     return true;
   }
 
-  /// Every rank decodes, so every rank's progress extends its leases.
+  /// All decoding ranks extend their leases.
   void beat(LeaseQueue& queue, double at) {
     for (int rank = 0; rank < job_.ranks; ++rank) {
       if (workers_[static_cast<std::size_t>(rank)].running > 0) {
@@ -178,7 +178,7 @@ class Simulation {
     for (const PromptId id : open.lease.prompts) {
       ++run_.commits[static_cast<std::size_t>(id)];
     }
-    open.spent = 0;  // not in vain
+    open.spent = 0;  // not wasted
     ++committed_leases_;
   }
 
@@ -221,8 +221,7 @@ class Simulation {
     return true;
   }
 
-  /// What was spent on leases that nobody committed, or another attempt did, was in vain; so was
-  /// what the sequences under way have had.
+  /// Counts time as wasted for uncommitted leases and for running sequences.
   void end_life(const LeaseQueue& queue) {
     for (const OpenLease& open : open_) {
       run_.repeated_seconds += open.spent;

@@ -1,13 +1,13 @@
 #pragma once
 
-/// What a distributed test sees of tests/support/mpi_test_main.cpp. Every rank runs every test; a
-/// test fails when any rank fails it, and the failing ranks are named.
+/// Interface of tests/support/mpi_test_main.cpp. Every rank runs every test; a test fails if any
+/// rank fails it, and failing ranks are named.
 
 #include "runtime/comm/mpi_session.h"
 
 namespace jforge::test {
 
-/// The test's communicator over all ranks. Valid inside tests only.
+/// Communicator over all ranks, valid inside tests only.
 [[nodiscard]] const Communicator& test_world();
 
 }  // namespace jforge::test

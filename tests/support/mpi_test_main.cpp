@@ -22,8 +22,8 @@ const Communicator* world_of_tests = nullptr;
 
 struct Options {
   int world_size = 0;
-  /// For one test, on one rank. Below the 300 s that ctest gives a program, which would not say
-  /// where it hangs; far above what a test takes where every core has other work.
+  /// Limit of a test on a rank: below ctest's 300 s for a program, which would not say where it
+  /// hangs.
   int deadline_seconds = 240;
 };
 
@@ -41,7 +41,7 @@ std::optional<int> number_after(std::string_view argument, std::string_view name
   return value;
 }
 
-/// GoogleTest has taken its own options out before.
+/// GoogleTest has already taken its own options.
 Options parse_options(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
@@ -60,7 +60,7 @@ Options parse_options(int argc, char** argv) {
   return options;
 }
 
-/// After every test all ranks learn who failed it; a rank that never arrives is the watchdog's.
+/// After every test all ranks learn who failed it; the watchdog handles a rank that never arrives.
 class AgreementListener : public ::testing::EmptyTestEventListener {
  public:
   AgreementListener(const Communicator& harness, PhaseClock& clock, int deadline_seconds)
@@ -109,7 +109,7 @@ int run_tests(const Communicator& world, const Options& options) {
                  world.size());
     return 1;
   }
-  // A test that leaves its communicator out of step must not confuse the harness.
+  // Separate, so that a test out of step does not confuse the harness.
   Communicator harness = world.duplicate();
   PhaseClock clock;
   clock.enter("before the first test", options.deadline_seconds);
@@ -131,7 +131,7 @@ int run_tests(const Communicator& world, const Options& options) {
     std::fprintf(stderr, "no test was selected\n");
     result = 1;
   }
-  // A rank that failed alone outside of any test (an environment's set-up) still fails everybody.
+  // A failure outside of any test (in an environment's set-up) fails all ranks.
   std::int32_t worst = result;
   all_reduce_max(harness, std::span(&worst, 1));
   harness.close();

@@ -1,3 +1,2 @@
-// A program for its options alone: with them GoogleTest's headers are precompiled for all tests
-// (add_jforge_test).
+// Precompiles GoogleTest's headers for all tests (add_jforge_test).
 int main() {}

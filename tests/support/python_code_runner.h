@@ -1,6 +1,6 @@
 #pragma once
 
-/// Runs programs of the tests themselves with the system's Python, without any protection.
+/// Runs the tests' own programs with the system's Python, unprotected.
 
 #include <fmt/format.h>
 #include <signal.h>

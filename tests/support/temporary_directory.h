@@ -1,7 +1,5 @@
 #pragma once
 
-/// A directory for one test, removed with its content at the end.
-
 #include <unistd.h>
 
 #include <cstdlib>
@@ -12,8 +10,8 @@
 
 namespace jforge::test {
 
-/// Creates an empty directory, under the system's temporary directory unless another is named; the
-/// destructor removes it.
+/// Creates an empty directory, by default under the system's temporary one; the destructor removes
+/// it and its content.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() : TemporaryDirectory(std::filesystem::temp_directory_path()) {}

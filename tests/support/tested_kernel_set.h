@@ -6,10 +6,9 @@
 
 namespace jforge {
 
-/// The kernel set a test program is about. Programs that run the same tests on several sets link
-/// one of jforge_tested_set_cpu, jforge_tested_set_emulated (the CUDA kernels run by the host, lane
-/// by lane) and jforge_tested_set_cuda (on a device: a rank on its own where there are
-/// several).
+/// The kernel set under test: programs link one of jforge_tested_set_cpu,
+/// jforge_tested_set_emulated (CUDA kernels run lane by lane on the host) and
+/// jforge_tested_set_cuda (a device, if possible one per rank).
 [[nodiscard]] std::unique_ptr<KernelSet> make_tested_kernel_set();
 
 }  // namespace jforge

@@ -1,13 +1,12 @@
 #pragma once
 
-/// The dimensions of the one tiny model of tests in C++. A test that needs another vocabulary or
-/// length changes that alone and says why.
+/// Dimensions of the tests' tiny model; a test that needs others changes only those.
 
 #include "model/transformer/transformer_config.h"
 
 namespace jforge::test {
 
-/// Odd sizes on purpose: no dimension is a multiple of a register's width, head groups hold three.
+/// Odd sizes: no dimension is a multiple of a register's width, head groups hold three.
 inline TransformerConfig tiny_config(bool tied = false, ModelFamily family = ModelFamily::qwen2) {
   TransformerConfig config;
   config.family = family;

@@ -1,5 +1,4 @@
-// A resumed run equals an uninterrupted one: bit for bit at the same number of ranks, in relative
-// L2 at another.
+// A resumed run equals an uninterrupted one: bit for bit with the same ranks, else in relative L2.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,14 +19,13 @@ using namespace jforge::test;
 class CheckpointResumeTest : public ::testing::Test {
  protected:
   struct Result {
-    std::vector<float> weights;  ///< Consolidated.
+    std::vector<float> weights;  ///< consolidated
     std::vector<double> losses;
-    std::vector<float> first;  ///< This rank's shard vector.
+    std::vector<float> first;  ///< this rank's shard vector
     std::vector<float> second;
   };
 
-  /// Trains from the newest checkpoint, if there is one, to `total` steps, or stops after step
-  /// `stop_after`.
+  /// Trains from the newest checkpoint, if any, to `total` steps, or stops after step `stop_after`.
   Result train(std::int64_t total, std::int64_t stop_after) {
     Model model(comm_.size());
     const TransformerConfig shape = tiny_config();
@@ -113,8 +111,7 @@ TEST_F(CheckpointResumeTest, TheUpdateCountMattersSoTheComparisonCanFail) {
   const Result whole = train(4, 100);
   clear();
   static_cast<void>(train(4, 2));
-  // The same weights and moments with a forgotten bias correction must not pass for a proper
-  // resume.
+  // A forgotten bias correction must not pass as a proper resume.
   Model model(comm_.size());
   const TransformerConfig shape = tiny_config();
   TrainConfig config;
@@ -174,7 +171,7 @@ TEST_F(CheckpointResumeTest, ACheckpointOfAnotherWorldSizeResumes) {
   const CheckpointSearch search = find_newest_checkpoint(comm_, root_.path());
   ASSERT_TRUE(search.newest.has_value());
   ASSERT_EQ(search.newest->manifest.state.step, 3);
-  // Rewritten at three ranks: the same tensors in other slices.
+  // Rewrites it for three ranks: the same tensors in other slices.
   constexpr int kOther = 3;
   const std::filesystem::path other_root = root_.path() / "other";
   const std::filesystem::path directory = other_root / checkpoint_directory_name(1, 3);
@@ -208,7 +205,7 @@ TEST_F(CheckpointResumeTest, ACheckpointOfAnotherWorldSizeResumes) {
   comm_.barrier();
   const Result resumed = train(6, 100);
   EXPECT_EQ(resumed.losses.size(), 3U);
-  // The state is the same bits whatever the world size that wrote it, so the continuation is too.
+  // The state's bits do not depend on the world size that wrote it.
   EXPECT_EQ(resumed.weights, whole.weights);
 }
 

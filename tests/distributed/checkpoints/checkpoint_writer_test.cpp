@@ -1,5 +1,5 @@
-// Saving by several ranks together: the manifest comes last, a failure on one rank is everybody's,
-// the old one stays.
+// Saving by several ranks: the manifest comes last, a failure on one rank fails all, and the
+// previous checkpoint stays.
 
 #include "checkpoints/checkpoint_writer.h"
 
@@ -91,8 +91,7 @@ TEST_F(CheckpointWriterTest, SavesWhatWasThereAtTheCall) {
   CheckpointWriter writer(comm_, root_.path(), {}, account_);
   SimulatedState state(comm_.size(), 4);
   writer.save(training_state(1, 10), view(state));
-  // Training goes on at once: the file must hold the values of the call (fault "async save wrote
-  // later values").
+  // The file must hold the values of the call (fault "async save wrote later values").
   std::fill(state.weights.begin(), state.weights.end(), -1.0F);
   for (auto& moments : {&state.first, &state.second}) {
     for (auto& shard : *moments) {
@@ -107,7 +106,6 @@ TEST_F(CheckpointWriterTest, SavesWhatWasThereAtTheCall) {
 TEST_F(CheckpointWriterTest, PollCommitsOnceAllRanksHaveWritten) {
   CheckpointWriter writer(comm_, root_.path(), {}, account_);
   EXPECT_TRUE(writer.poll());
-  // Nine seconds in all.
   std::string delays;
   for (const char* place : {"data", "fsync", "rename"}) {
     delays += std::string(delays.empty() ? "" : ",") + "delay@checkpoint." + place + ":" +
@@ -117,7 +115,7 @@ TEST_F(CheckpointWriterTest, PollCommitsOnceAllRanksHaveWritten) {
   const SimulatedState state(comm_.size(), 4);
   const auto start = std::chrono::steady_clock::now();
   writer.save(training_state(1, 10), view(state));
-  // The step loop waits for the copy only.
+  // The step loop waits only for the copy, not for the nine seconds of delays.
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(7));
   EXPECT_FALSE(writer.poll());
   EXPECT_FALSE(
@@ -139,7 +137,7 @@ TEST_F(CheckpointWriterTest, NothingIsCommittedWithoutPollOrFinish) {
   EXPECT_EQ(search.newest->manifest.state.step, 10);
   ASSERT_EQ(search.skipped.size(), 1U);
   EXPECT_THAT(search.skipped[0], HasSubstr("round-1-step-00000020"));
-  // The next attempt takes the place of the remains.
+  // The next attempt replaces the remains.
   CheckpointWriter writer(comm_, root_.path(), {}, account_);
   save(writer, 20, 6);
   expect_newest(20, 6);

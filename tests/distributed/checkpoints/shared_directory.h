@@ -1,7 +1,5 @@
 #pragma once
 
-/// A directory that all ranks of a test share.
-
 #include <unistd.h>
 
 #include <filesystem>
@@ -12,7 +10,8 @@
 
 namespace jforge::test {
 
-/// Collective at construction and destruction; rank 0 makes and removes the directory.
+/// A directory that all ranks share. Construction and destruction are collective; rank 0 makes and
+/// removes it.
 class SharedDirectory {
  public:
   SharedDirectory(const Communicator& comm, const std::string& name) : comm_(comm) {

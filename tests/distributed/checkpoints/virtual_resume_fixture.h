@@ -1,7 +1,6 @@
 #pragma once
 
-/// Training on virtual ranks that is saved and goes on elsewhere: at another rank count or stage,
-/// on another device.
+/// Trains on virtual ranks, saves, and resumes at another rank count, stage or device.
 
 #include <gtest/gtest.h>
 
@@ -27,11 +26,10 @@ inline constexpr int kMostRanks = 4;
 inline constexpr std::int64_t kSteps = 3;
 inline constexpr std::int64_t kSavedStep = 2;
 
-/// Where a run trains.
 enum class Place : std::uint8_t {
   host,
-  tested,     ///< On the tested set's device …
-  offloaded,  ///< … with the state in host memory.
+  tested,     ///< on the tested set's device …
+  offloaded,  ///< … with the state in host memory
 };
 
 struct Setting {
@@ -43,14 +41,14 @@ struct Setting {
   Place place = Place::host;
 };
 
-/// Masters, first and second moments without padding, as all ranks together keep them.
+/// Masters, first and second moments of all ranks, without padding.
 struct State {
   std::array<std::vector<float>, 3> vectors;
   std::int64_t updates = 0;
   bool operator==(const State&) const = default;
 };
 
-/// Takes every rank's part of a state. Thread-safe.
+/// Assembles the ranks' parts of a state. Thread-safe.
 class Assembly {
  public:
   explicit Assembly(int ranks) : table_(tiny_config(), ranks) {
@@ -107,7 +105,7 @@ class TrainingRank {
         trainer_({shape_, model_.table, *kernels_, comm, account_}, model_.view(),
                  config(setting)) {}
 
-  /// To the last step; returns its loss. Saves under `root` unless that is empty.
+  /// Trains to the last step and returns its loss. Saves under `root` unless it is empty.
   double train(std::int64_t steps_done, const std::filesystem::path& root, Assembly* saved) {
     TrainPlan plan;
     plan.total_steps = kSteps;
@@ -165,7 +163,7 @@ class TrainingRank {
     config.optimizer.weight_decay = 0.1F;
     config.optimizer.zero_stage = setting.stage;
     config.optimizer.offload = setting.place == Place::offloaded;
-    config.collectives = CollectivesChoice::mpi;  // Virtual ranks share a device.
+    config.collectives = CollectivesChoice::mpi;  // virtual ranks share a device
     config.compute = setting.compute;
     config.spike_guard = setting.spike_guard;
     config.teacher = setting.teacher;
@@ -189,8 +187,8 @@ struct End {
 };
 
 struct SavedRun {
-  State saved;  ///< What was in memory after kSavedStep, when the checkpoint was made.
-  End end;      ///< Of the same run, which went on undisturbed.
+  State saved;  ///< in memory after kSavedStep, when the checkpoint was made
+  End end;      ///< of the same run, continued without interruption
 };
 
 inline SavedRun train_and_save(const Setting& setting, const std::filesystem::path& root) {

@@ -1,5 +1,5 @@
-// Checkpoints over virtual ranks: any number of ranks at any ZeRO stage reads what any other wrote,
-// bit for bit, and goes on as if nothing had happened.
+// Checkpoints over virtual ranks: any rank count and ZeRO stage reads, bit for bit, what any other
+// wrote, and continues the run.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ TEST_P(VirtualResume, EveryRankCountAndStageReadsWhatEveryOtherWrote) {
 
 TEST(VirtualResumeGuard, AResumedGuardLeavesOutTheUpdateThatTheRunBeforeDid) {
   const TemporaryDirectory root;
-  // Of random samples the third step's gradient is greater than the lower of the two before.
+  // With random samples the third step's gradient exceeds the smaller of the two before.
   const SpikeGuardConfig guard{
       .ratio = 1 + 1e-12, .measure = SpikeMeasure::gradient_norm, .window = kSavedStep};
   const Setting setting{.ranks = 2, .stage = 2, .spike_guard = guard};

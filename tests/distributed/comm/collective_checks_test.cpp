@@ -16,7 +16,7 @@ namespace {
 using test::test_world;
 using ::testing::HasSubstr;
 
-/// Each test works on a communicator of its own: a mismatch ends its life.
+/// Each test has its own communicator, because a mismatch ends it.
 class CollectiveChecks : public ::testing::Test {
  protected:
   void SetUp() override { enable_collective_checks(true); }

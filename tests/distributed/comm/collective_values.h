@@ -1,6 +1,6 @@
 #pragma once
 
-/// Values of ranks and what their sums must be, by serial code that passes no messages.
+/// Values of ranks and their expected sums, computed without messages.
 
 #include <gtest/gtest.h>
 
@@ -15,8 +15,7 @@
 
 namespace jforge::test {
 
-/// Values of one rank, drawn anew by every rank that needs them: the reference uses no message
-/// passing.
+/// Values of one rank, which any rank can compute.
 template <class T>
 std::vector<T> values_of(Rank rank, std::size_t count, std::uint64_t round = 0) {
   std::vector<T> values(count);
@@ -36,8 +35,7 @@ std::vector<T> values_of(Rank rank, std::size_t count, std::uint64_t round = 0) 
   return values;
 }
 
-/// The sum over the ranks of vectors of `count` elements, added in the order that collectives.h
-/// promises; of bfloat16 in float32, rounded once.
+/// Sum over the ranks in the order that collectives.h promises; bfloat16 in float32, rounded once.
 template <class T>
 std::vector<T> expected_sum(int ranks, std::size_t count, std::uint64_t round = 0) {
   const auto num_ranks = static_cast<std::size_t>(ranks);
@@ -68,7 +66,7 @@ std::vector<T> expected_sum(int ranks, std::size_t count, std::uint64_t round = 
   return result;
 }
 
-/// Bitwise: the order of addition is promised, not only closeness.
+/// Bitwise, because the order of addition is promised.
 template <class T>
 ::testing::AssertionResult same_bits(std::span<const T> got, std::span<const T> wanted) {
   if (got.size() != wanted.size()) {

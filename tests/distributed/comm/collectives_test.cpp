@@ -26,8 +26,7 @@ using test::same_bits;
 using test::test_world;
 using test::values_of;
 
-// Empty, one, the border of the small path, its neighbours, just over one piece, several pieces and
-// a rest.
+// Empty, one, around the border of the small path, just over one piece, several pieces and a rest.
 constexpr std::size_t kMegabyte = std::size_t{1} << 20;
 template <class T>
 std::vector<std::size_t> sizes() {
@@ -36,7 +35,7 @@ std::vector<std::size_t> sizes() {
       0, 1, 3, 5, 4096 / sizeof(T), 4096 / sizeof(T) + 1, 10007, piece, piece + 1, 3 * piece + 17};
 }
 
-/// Copies are cut only at 16 MiB: one type also crosses that border, with a rest.
+/// Copies are cut at 16 MiB: one type also crosses that border, with a rest.
 template <class T>
 std::vector<std::size_t> sizes_of_copies() {
   auto counts = sizes<T>();
@@ -207,8 +206,8 @@ double processor_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// OMP_WAIT_POLICY=passive is for ranks that share their cores: who waits leaves the core to whom it
-// waits for, in a duplicate as well.
+// With OMP_WAIT_POLICY=passive ranks share cores: a waiting rank leaves the core to others, also in
+// a duplicate.
 TEST(Waits, TakeNoProcessorTimeWhereTheyArePassive) {
   const Communicator& world = test_world();
   const char* const policy = std::getenv("OMP_WAIT_POLICY");

@@ -1,5 +1,5 @@
-// Collectives over tensor views on a thread of their own, over MPI; what virtual ranks compute is
-// compared bit for bit.
+// Collectives over tensor views on a thread of their own, over MPI and bit for bit as on virtual
+// ranks.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -60,7 +60,7 @@ TEST(HostCollectives, WaitingForALateRankBurnsNoCore) {
   std::vector<float> values(100'000, 1.0F);
   test_world().barrier();
   constexpr auto kLate = std::chrono::milliseconds(1500);
-  const std::clock_t before = std::clock();  // Of all threads of this process.
+  const std::clock_t before = std::clock();  // of all threads of this process
   if (test_world().rank() == test_world().size() - 1) {
     std::this_thread::sleep_for(kLate);
   }
@@ -71,7 +71,7 @@ TEST(HostCollectives, WaitingForALateRankBurnsNoCore) {
   const double cpu_seconds = static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
   EXPECT_LT(cpu_seconds, 0.5);
   EXPECT_EQ(values.back(), static_cast<float>(test_world().size()));
-  // Where this thread itself came late it waited for nobody.
+  // Unless this thread was late and did not have to wait.
   if (test_world().rank() == 0 && test_world().size() > 1 && waited.count() > 0.5) {
     EXPECT_GT(collectives->waited_seconds(), waited.count() / 2);
   }
@@ -94,7 +94,7 @@ TEST(HostCollectives, WrongTensorsAreRefusedBeforeAnythingIsQueued) {
   collectives->broadcast(integer_view, 0).wait();
 }
 
-// One rank fails with an operation queued that no other rank ever queues.
+// One rank fails with an operation queued that no other rank queues.
 TEST(HostCollectives, AnErrorsUnwindingDoesNotWaitForRanksThatNeverCome) {
   if (test_world().size() == 1) {
     return;

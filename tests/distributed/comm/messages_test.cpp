@@ -62,11 +62,11 @@ TEST(Messages, EverySizeArrivesWholeWithSourceAndTag) {
 
 TEST(Messages, WhatNobodyTakesHoldsNobodyUp) {
   Communicator comm = test_world().duplicate();
-  constexpr std::size_t kBytes = 5'000'003;  // MPI keeps no copy of so much.
+  constexpr std::size_t kBytes = 5'000'003;  // too long for MPI to buffer
   for (Rank rank = 0; rank < comm.size(); ++rank) {
     comm.send(rank, rank, pattern(kBytes, comm.rank(), rank));
   }
-  comm.barrier();  // Each rank has sent, none has received.
+  comm.barrier();  // each rank has sent, none has received
   for (int i = 0; i < comm.size(); ++i) {
     const ReceivedMessage message = receive(comm);
     EXPECT_EQ(message.payload, pattern(kBytes, message.source, comm.rank()));

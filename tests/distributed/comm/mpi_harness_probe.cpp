@@ -12,7 +12,7 @@ namespace {
 
 using test::test_world;
 
-// Run by mpi_harness_test.sh one at a time; all but the first must make the program fail.
+// mpi_harness_test.sh runs one at a time; all but the first must make the program fail.
 bool on_last_rank() { return test_world().rank() == test_world().size() - 1; }
 
 TEST(Probe, Passes) { test_world().barrier(); }

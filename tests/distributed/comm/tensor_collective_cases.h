@@ -1,6 +1,6 @@
 #pragma once
 
-/// What must hold of collectives on any ranks, real or virtual.
+/// Cases of collectives for real and virtual ranks.
 
 #include <gtest/gtest.h>
 
@@ -25,9 +25,9 @@ TensorView view_of(std::span<T> values) {
   return TensorView(values.data(), {static_cast<std::int64_t>(values.size())});
 }
 
-/// Empty, one, beyond the small path, more than one message for each rank of a few.
+/// Empty, one, beyond the small path, and more than one message per rank.
 inline std::vector<std::size_t> block_sizes(int ranks) {
-  // Every rank draws all values for its reference, which costs ranks³ times the size.
+  // Every rank draws all values, which costs ranks³ times the size.
   if (ranks > 16) {
     return {0, 1, 131};
   }
@@ -60,7 +60,7 @@ void check_every_operation(const Communicator& comm, Collectives& tested) {
     collectives->reduce_scatter_sum(view_of(values), view_of(own)).wait();
     EXPECT_TRUE(same_bits<T>(own, wanted)) << "reduce-scatter in place, " << count;
 
-    // In between, so that no memory on the way still holds what is gathered.
+    // Broadcast in between, so that no memory on the way holds the result.
     const Rank root = comm.size() / 2;
     std::vector<T> given = input;
     collectives->broadcast(view_of(given), root).wait();
@@ -79,7 +79,7 @@ void check_every_operation(const Communicator& comm) {
   check_every_operation<T>(comm, *make_host_collectives(comm));
 }
 
-/// Hundreds of operations are under way while this thread uses a communicator of its own.
+/// Hundreds of operations run while this thread uses its own communicator.
 inline void check_many_queued_operations(const Communicator& comm) {
   const std::size_t operations = comm.size() <= 16 ? 200 : 20;
   const auto collectives = make_host_collectives(comm);
@@ -95,7 +95,7 @@ inline void check_many_queued_operations(const Communicator& comm) {
       EXPECT_TRUE(same_bits<float>(mine, expected_sum<float>(comm.size(), 3000, i + 1)));
     }
   }
-  // Done in order: what comes last is waited for first.
+  // Operations complete in order: wait for the last one first.
   works.back().wait();
   for (std::size_t i = 0; i < operations; ++i) {
     EXPECT_TRUE(works[i].done()) << i;
@@ -128,7 +128,7 @@ inline void check_payload(const Communicator& comm) {
   check_payload_of(comm, *make_host_collectives(comm));
 }
 
-/// The bytes of many results of this rank, to compare real with virtual ranks.
+/// This rank's results as bytes, to compare real with virtual ranks.
 inline std::vector<std::byte> all_results(const Communicator& comm) {
   std::vector<std::byte> bytes;
   const auto keep = [&](auto& values) {

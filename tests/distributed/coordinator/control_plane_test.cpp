@@ -1,5 +1,3 @@
-// Leases and commits between the ranks of a job.
-
 #include "coordinator/control_plane.h"
 
 #include <gmock/gmock.h>
@@ -34,7 +32,7 @@ LeaseQueue queue_of_all() {
   return {std::move(prompts), {.most = 4, .first = 4}, 0};
 }
 
-// The next lease of the round, or nothing when every prompt is committed.
+// Returns the next lease of the round, or nothing when every prompt is committed.
 std::optional<Lease> next_lease(ControlChannel& channel) {
   for (;;) {
     channel.request_lease({kRound, false, false});
@@ -76,7 +74,7 @@ TEST(ControlPlane, EveryPromptIsLeasedAndCommittedOnce) {
   control.close(world);
 }
 
-/// The last rank has the only lease, the others have nothing to do.
+/// The last rank has the only lease, the others have no work.
 class IdleRanks : public ::testing::Test {
  protected:
   void start(const CoordinatorConfig& config) {
@@ -90,7 +88,7 @@ class IdleRanks : public ::testing::Test {
     }
     world_.barrier();
   }
-  /// The idle ranks' requests are held for so long that no answer comes of the time alone.
+  /// Holds the idle ranks' requests so long that no answer comes of time alone.
   void start_with_held_requests() {
     start({.hold_seconds = 60});
     if (!worker_) {
@@ -98,7 +96,7 @@ class IdleRanks : public ::testing::Test {
     }
     world_.barrier();
     if (worker_) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));  // They arrive.
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));  // they arrive
     }
   }
   void commit() {
@@ -162,7 +160,7 @@ TEST_F(IdleRanks, HearAtOnceOfAStopThatAnotherAsksFor) {
   end(false);
 }
 
-// The last rank works and shows progress; the others do nothing but wait for it.
+// The last rank shows progress; the others only wait for it.
 TEST(ControlPlane, RanksThatWaitLearnThatTheJobGoesOn) {
   const Communicator& world = test_world();
   PhaseClock clock;
@@ -196,7 +194,7 @@ TEST(ControlPlane, RanksThatWaitLearnThatTheJobGoesOn) {
   control.close(world);
 }
 
-// A stopped process, a hung node: what lies there for it is more than MPI keeps.
+// As for a stopped process: MPI cannot buffer all that is sent to it.
 TEST(Coordinator, ARankThatTakesNoReplyHoldsNoOtherUp) {
   const Communicator& world = test_world();
   Communicator requests = world.duplicate();
@@ -228,7 +226,7 @@ TEST(Coordinator, ARankThatTakesNoReplyHoldsNoOtherUp) {
   }
   world.barrier();
   if (coordinator) {
-    for (int times = 0; times < 3; ++times) {  // Behind the first reply the others' turn comes.
+    for (int times = 0; times < 3; ++times) {  // after the first reply the others' turn comes
       mailbox.push_request(LeaseRequest{kRound, false, false});
       std::optional<CoordinatorMessage> own;
       while (!(own = mailbox.pop_reply())) {

@@ -1,4 +1,4 @@
-// A job whose ranks would compute on different kinds of device does not start.
+// A job whose ranks compute on different kinds of device does not start.
 
 #include "workers/job_kernels.h"
 
@@ -84,7 +84,7 @@ TEST(JobKernels, HeadsThatNoDeviceTakesAreTheCpus) {
 TEST(JobKernels, ADifferentOneIsRefusedByAllRanks) {
   const Communicator comm = jforge::test::test_world().duplicate();
   if (comm.size() == 1) {
-    EXPECT_NO_THROW(expect_common_device(comm, Device::cuda));  // nobody to differ from
+    EXPECT_NO_THROW(expect_common_device(comm, Device::cuda));  // no other rank to differ from
     return;
   }
   const int last = comm.size() - 1;

@@ -1,7 +1,7 @@
 #pragma once
 
-/// Collectives that keep to their contract and to nothing more: what a missing wait would read is
-/// NaN, and what must stay as it is until an operation is done is compared.
+/// Collectives that keep to the minimum of their contract: a missing wait reads NaN, and inputs are
+/// checked to stay unchanged until an operation is done.
 
 #include <gtest/gtest.h>
 
@@ -17,13 +17,12 @@
 
 namespace jforge::test {
 
-/// Over the collectives of `comm`. An operation's output holds NaN from the call on; the result
-/// appears in it when that very operation is waited for. The operation itself runs as late as it
-/// may: when it or a later one is waited for. One user thread.
+/// An operation's output holds NaN from the call until that operation is waited for. It runs as
+/// late as possible: when it or a later one is waited for. For one user thread.
 class LateCollectives final : public Collectives {
  public:
   explicit LateCollectives(const Communicator& comm) : inner_(make_host_collectives(comm)) {}
-  /// Memory that an operation still writes may not go: its last one must have been waited for.
+  /// The last operation on each memory must have been waited for.
   ~LateCollectives() override {
     std::set<const void*> seen;
     for (std::size_t i = operations_.size(); i-- > 0;) {
@@ -76,7 +75,7 @@ class LateCollectives final : public Collectives {
     LateCollectives& owner;
     const std::size_t number;
     TensorView output;
-    ConstTensorView watched;  ///< Must stay equal to `input` until the operation has run.
+    ConstTensorView watched;  ///< must stay equal to `input` until the operation has run
     Bytes input;
     Bytes result;
     std::function<Work(Operation&)> run;
@@ -114,7 +113,7 @@ class LateCollectives final : public Collectives {
     return Work(Event(std::move(operation)));
   }
 
-  /// Ranks run operations in the order of the calls, whatever they wait for.
+  /// Ranks run operations in call order, whatever they wait for.
   void deliver(std::size_t number) {
     for (; ran_ <= number; ++ran_) {
       Operation& operation = *operations_[ran_];

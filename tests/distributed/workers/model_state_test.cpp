@@ -1,5 +1,4 @@
-// Full weights are read by rank 0 alone and reach every rank; what it cannot read is everybody's
-// error.
+// Rank 0 alone reads full weights, which reach every rank; its failure fails all ranks.
 
 #include "workers/model_state.h"
 
@@ -41,7 +40,7 @@ class ModelStateTest : public ::testing::Test {
   }
 
   std::filesystem::path weight_file() const { return root_.path() / "model.safetensors"; }
-  /// Where rank 0 finds `path`; nobody else does.
+  /// Returns a path that only rank 0 finds.
   std::filesystem::path for_rank_0(const std::filesystem::path& path) const {
     return comm_.rank() == 0 ? path : path / "absent";
   }
@@ -53,7 +52,7 @@ class ModelStateTest : public ::testing::Test {
     const auto found = model.weights().span<float>();
     EXPECT_EQ(std::vector<float>(found.begin(), found.end()), expected.weights);
   }
-  /// What loading says, equal on all ranks; the type is input_data, exit code 3.
+  /// Returns the error of `load`, equal on all ranks, of type input_data (exit code 3).
   template <class Load>
   std::string everybodys_error(const Load& load) const {
     std::string said = "nothing was thrown";
@@ -107,7 +106,7 @@ TEST_F(ModelStateTest, ADamagedModelIsEverybodysError) {
 }
 
 TEST_F(ModelStateTest, WhatFailsInTheMiddleLeavesNobodyBehind) {
-  // Verified, then lost: the last shard of three is met in the first group that is read.
+  // A verified shard is lost; the first group needs it.
   const Checkpoint found = checkpoint();
   comm_.barrier();
   if (comm_.rank() == 0) {

@@ -19,7 +19,7 @@ namespace {
 using ::testing::HasSubstr;
 using namespace jforge::test;
 
-/// Gradient of one rank at one step: any rank can compute any other's.
+/// Gradient of any rank at one step.
 std::vector<float> gradient_of(const ParameterTable& table, int rank, int step, double scale) {
   std::vector<float> gradient(static_cast<std::size_t>(table.flat_size()), 0.0F);
   for (std::size_t e = 0; e < table.entries().size(); ++e) {
@@ -34,7 +34,7 @@ std::vector<float> gradient_of(const ParameterTable& table, int rank, int step, 
   return gradient;
 }
 
-/// The elements of a tensor of `kernels`' device.
+/// Copies a tensor from the device of `kernels`.
 template <class T = float>
 std::vector<T> values_of(KernelSet& kernels, const ConstTensorView& view) {
   std::vector<T> values(view.bytes() / sizeof(T));
@@ -48,7 +48,7 @@ void set_values(KernelSet& kernels, const TensorView& view, const void* values) 
   kernels.queue().synchronize();
 }
 
-/// Changes the lowest bit of the element, or of half of it, that begins at a byte.
+/// Flips the lowest bit of the byte at `byte`.
 void flip_bit(KernelSet& kernels, const TensorView& view, std::size_t byte) {
   std::vector<std::byte> bytes = values_of<std::byte>(kernels, view);
   bytes[byte] ^= std::byte{1};
@@ -59,7 +59,7 @@ TensorView writable(const ConstTensorView& view) {
   return {const_cast<void*>(view.raw()), view.dtype(), view.shape(), view.device()};
 }
 
-/// A forward and a backward pass that give `gradient`.
+/// Runs a forward and a backward pass with this gradient.
 void pass(KernelSet& kernels, ParameterStore& store, const ParameterTable& table,
           std::vector<float> gradient) {
   const PassUses uses(table);
@@ -85,7 +85,7 @@ void pass(KernelSet& kernels, ParameterStore& store, const ParameterTable& table
   }
 }
 
-/// A model with all that trains it at one stage.
+/// A model and its training state at one stage.
 class Sharded {
  public:
   Sharded(const Communicator& comm, KernelSet& set, OptimizerConfig config,
@@ -108,7 +108,7 @@ class Sharded {
     }
     return optimizer.step(rate);
   }
-  /// Without padding.
+  /// Returns the weights without padding.
   std::vector<float> weights() {
     store.gather_masters(model.view());
     return consolidated(model.table, model.weights);
@@ -135,7 +135,7 @@ class ShardedAdamWTest : public ::testing::TestWithParam<int> {
   [[nodiscard]] std::vector<float> gradient(const Sharded& sharded, int step, double scale = 1) {
     return gradient_of(sharded.model.table, comm_.rank(), step, scale);
   }
-  /// This rank's shard vector of a moment, which at stage 0 is whole.
+  /// This rank's shard of a moment; at stage 0 the moment is whole.
   [[nodiscard]] std::vector<float> shard_of(const Sharded& sharded, const TensorView& state) const {
     const std::vector<float> values = values_of(*kernels_, state);
     if (sharded.store.sharding().shards_state()) {
@@ -178,7 +178,7 @@ TEST_P(ShardedAdamWTest, EqualsUnshardedAdamW) {
       EXPECT_EQ(clip > 0, report.clip_scale < 1.0F);
     }
     EXPECT_EQ(sharded.optimizer.updates(), 5);
-    // float32 state against double: a few roundings per step of moments that agree to 1e-7.
+    // float32 state against double: a few roundings per step.
     const std::vector<float> expected = consolidated(plain.table, plain.weights);
     EXPECT_LT(relative_l2(sharded.weights(), expected), 1e-6);
     EXPECT_GT(relative_l2(expected, consolidated(plain.table, Model(1).weights)), 1e-2);
@@ -216,7 +216,7 @@ TEST_P(ShardedAdamWTest, MicroBatchesAddUp) {
   }
   if (GetParam() < 2) {
     EXPECT_EQ(in_parts.weights(), at_once.weights());
-  } else {  // Ranks are added first, then micro-batches.
+  } else {  // ranks are added first, then micro-batches
     EXPECT_LT(relative_l2(in_parts.weights(), at_once.weights()), 1e-5);
   }
 }
@@ -229,8 +229,8 @@ TEST_P(ShardedAdamWTest, MovesAndTakesTheBytesOfTheFormulas) {
   const TrainingMemory memory = training_memory(sharded.model.table, sharding);
   const bool weights_are_the_callers = !sharding.copies_weights(kernels_->device());
   EXPECT_EQ(weights_are_the_callers, kernels_->device() == Device::cpu && GetParam() < 3);
-  // Beside them lie the numbers that a step is summed up in: from the start, so that no rank finds
-  // no memory for them while others wait for it.
+  // Buffers of a step's sums exist from the start, so that no rank runs out of memory while others
+  // wait.
   EXPECT_GT(sharded.account.live_bytes(MemoryUse::other), 0U);
   EXPECT_LT(sharded.account.peak_bytes(MemoryUse::other), 1000U);
   EXPECT_EQ(static_cast<double>(sharded.account.peak_bytes() -
@@ -295,7 +295,7 @@ TEST_P(ShardedAdamWTest, NaNOnOneRankStopsAllBeforeAnythingChanges) {
 
 TEST_P(ShardedAdamWTest, AnOverflowingSumStopsAllBeforeAnythingChanges) {
   if (ranks_ == 1) {
-    return;  // One finite gradient has a finite norm in double precision.
+    return;  // one finite gradient has a finite norm in double
   }
   Sharded sharded = make({});
   const std::vector<float> weights = sharded.weights();
@@ -311,7 +311,7 @@ TEST_P(ShardedAdamWTest, AnOverflowingSumStopsAllBeforeAnythingChanges) {
   EXPECT_EQ(sharded.weights(), weights);
 }
 
-/// What is checked at every step on a CPU, and here on a device too.
+/// Checks every step, the default on a CPU.
 OptimizerConfig checked() {
   OptimizerConfig config;
   config.guard = {.check_replicas_every = 1, .check_state_every = 1};
@@ -333,7 +333,7 @@ TEST_P(ShardedAdamWTest, AFlippedBitInOwnedStateIsFoundByTheNextUpdate) {
         ExitCode::numerical, [&] { static_cast<void>(sharded.step(gradient(sharded, 2))); });
     EXPECT_THAT(message, HasSubstr("rank " + std::to_string(bad) + " ("));
     EXPECT_TRUE(sharded.optimizer.state_in_question()) << "no copy of it may be committed";
-    // At stage 0 the weights of the first shard are a replica on the other ranks.
+    // At stage 0 the first shard's weights are a replica on the other ranks.
     EXPECT_THAT(message, HasSubstr(what == "weights" && GetParam() == 0 && bad != 0
                                        ? "its replica of the weights owned by rank 0 differs"
                                        : what + " of shard"));
@@ -342,7 +342,7 @@ TEST_P(ShardedAdamWTest, AFlippedBitInOwnedStateIsFoundByTheNextUpdate) {
 
 TEST_P(ShardedAdamWTest, AFlippedBitInOwnedBfloat16WeightsIsFoundOnTheirOwner) {
   if (GetParam() == 3) {
-    return;  // What the store lends is gathered, not what it keeps.
+    return;  // the store lends gathered weights, not its own
   }
   const Rank bad = ranks_ - 1;
   Sharded sharded = make(checked(), DType::bfloat16);
@@ -360,7 +360,7 @@ TEST_P(ShardedAdamWTest, AFlippedBitInOwnedBfloat16WeightsIsFoundOnTheirOwner) {
 
 TEST_P(ShardedAdamWTest, AFlippedBitInTheFrozenTeacherIsFound) {
   if (GetParam() == 3) {
-    return;  // What the store lends is gathered, not what it keeps.
+    return;  // the store lends gathered weights, not its own
   }
   const Rank bad = ranks_ - 1;
   for (const DType compute : {DType::float32, DType::bfloat16}) {
@@ -416,7 +416,7 @@ TEST_P(ShardedAdamWTest, UnlessToldOtherwiseADeviceChecksStateSeldom) {
   }
 }
 
-/// Flips a bit of what rank 0 keeps in this rank's replica.
+/// Flips a bit of rank 0's weights in the replica of rank `bad`.
 void flip_replica(Sharded& sharded, Rank bad) {
   if (sharded.collectives->rank() == bad) {
     sharded.store.wait_for_weights();
@@ -426,11 +426,11 @@ void flip_replica(Sharded& sharded, Rank bad) {
 
 TEST_P(ShardedAdamWTest, ABitFlippedInAReplicaIsFoundWhereThatIsDue) {
   if (ranks_ == 1 || GetParam() == 3) {
-    return;  // No replicas, or none between two passes.
+    return;  // no replicas, or none between passes
   }
   const Rank bad = ranks_ - 1;
   OptimizerConfig config;
-  config.guard.check_state_every = 0;  // At stage 0 a replica is state, too.
+  config.guard.check_state_every = 0;  // at stage 0 a replica is state, too
   for (const std::int64_t every : {1, 2}) {
     config.guard.check_replicas_every = every;
     Sharded sharded = make(config);
@@ -484,13 +484,13 @@ TEST_P(ShardedAdamWTest, LoadReachesAllRanksAndRefusesWrongSizes) {
             .weights[static_cast<std::size_t>(sharded.model.table.shard_range(2, owner).begin)],
         static_cast<float>(owner + 1));
   }
-  // What was loaded is what the next checkpoint holds.
+  // The next checkpoint holds what was loaded.
   EXPECT_TRUE(std::ranges::equal(shard_of(sharded, sharded.optimizer.first_moment()), shard));
 }
 
 TEST_P(ShardedAdamWTest, GroupsOutOfTurnAreRefused) {
   Sharded sharded = make({});
-  // What other ranks wait for is not known yet.
+  // Before a step begins, the other ranks' waits are unknown.
   EXPECT_THROW(sharded.store.abandon(), InternalError);
   sharded.store.begin_step({});
   EXPECT_THROW(sharded.store.ready(1), InternalError);

@@ -1,5 +1,5 @@
-// Warm training steps and warm decoding allocate nothing: neither our code nor the libraries under
-// it. In a program of its own, because it replaces the C library's allocator by a counting one.
+// Warm training steps and decoding allocate no memory, neither in our code nor in libraries. A
+// program of its own, because it replaces the C library's allocator.
 
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ namespace {
 
 using namespace jforge::test;
 
-/// Large enough that products, attention and the optimizer open parallel regions.
+/// Large enough for parallel regions in products, attention and the optimizer.
 TransformerConfig wide_model() {
   TransformerConfig config = tiny_config();
   config.vocabulary_size = 2048;
@@ -70,7 +70,7 @@ class SteadyStateTest : public ::testing::Test {
   }
   [[nodiscard]] TensorView view() { return TensorView(weights_.data(), {table_.flat_size()}); }
 
-  /// Runs `work` often enough to be warm, then expects nothing to be allocated.
+  /// Warms up, then expects no allocation.
   template <class Work>
   void expect_no_allocation(const char* what, const Work& work) {
     for (int i = 0; i < 3; ++i) {
@@ -158,7 +158,7 @@ TEST_F(SteadyStateTest, QueuedCollectives) {
   });
 }
 
-/// Makes samples in memory and counts what that takes.
+/// Makes samples in memory and counts their allocations.
 class CountedSamples final : public SampleSource {
  public:
   [[nodiscard]] std::int64_t size() const override { return 1000; }
@@ -208,7 +208,7 @@ TEST_F(SteadyStateTest, TheStepLoopAllocatesSamplesAlone) {
   }
 }
 
-/// Notes the allocations so far after each forward.
+/// Records the allocations after each forward.
 class ObservedModel final : public DecodeModel {
  public:
   explicit ObservedModel(DecodeModel& model) : model_(model) { counts.reserve(1000); }
@@ -256,7 +256,7 @@ TEST_F(SteadyStateTest, DecodingBetweenTheFirstTokensAndTheFirstAnswer) {
   EXPECT_EQ(model.counts[first_answer - 2] - model.counts[10], 0);
 }
 
-/// The engine's and the kernels' memory has grown in a first pass over the same prompts.
+/// A first pass over the same prompts has grown the memory.
 TEST_F(SteadyStateTest, MultiBlockDecodingBetweenTheFirstTokensAndTheFirstAnswer) {
   InferenceTransformer::Options options;
   options.num_slots = 3;

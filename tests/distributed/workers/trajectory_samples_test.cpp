@@ -1,5 +1,5 @@
-// A round's samples: one rank opens the shards for their index, each reads its own samples ahead of
-// the step that needs them.
+// A round's samples: one rank opens the shards for the index; each reads its samples ahead of the
+// step.
 
 #include "workers/train/trajectory_samples.h"
 
@@ -26,7 +26,7 @@ using namespace jforge::test;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int32_t kBlock = 4;
-constexpr std::int64_t kShards = 40;  // More than a store keeps open.
+constexpr std::int64_t kShards = 40;  // more than a store keeps open
 constexpr std::int64_t kPrompts = 4 * kShards;
 constexpr std::int64_t kSteps = 20;
 constexpr std::int64_t kBatch = 16;
@@ -81,7 +81,7 @@ class TrajectorySamplesTest : public ::testing::Test {
   std::unique_ptr<TrajectorySamples> open() {
     return std::make_unique<TrajectorySamples>(root_.path(), order_, kSteps, schedule_, comm_);
   }
-  /// This rank's samples of step `step`, as the trainer divides them.
+  /// This rank's samples of a step, as the trainer divides them.
   std::vector<std::int64_t> mine(const TrajectorySamples& samples, std::int64_t step) const {
     std::vector<std::int64_t> lengths;
     for (std::int64_t i = 0; i < kBatch; ++i) {
@@ -127,7 +127,7 @@ TEST_F(TrajectorySamplesTest, TheSameSamplesInWhateverOrderTheyAreAskedFor) {
       expect_sample(*samples, index);
     }
   }
-  // A resumed run begins in the middle; another division asks for other ranks' samples, or twice.
+  // A resumed run starts in the middle; another division asks for other ranks' samples, or twice.
   const auto resumed = open();
   for (const std::int64_t step : {std::int64_t{11}, std::int64_t{12}, std::int64_t{3}}) {
     for (std::int64_t i = 0; i < kBatch; ++i) {
@@ -162,7 +162,7 @@ TEST_F(TrajectorySamplesTest, WhatIsCleanedAwayIsPassedOverOnEveryRank) {
     EXPECT_EQ(samples.length(index), packed_length(make_trajectory(order.at(place))));
   }
   EXPECT_GT(place, kSteps * kBatch) << "nothing was passed over";
-  // Nothing left out changes nothing; nothing left is an error.
+  // Without removals nothing changes; with no sample left it is an error.
   cleaning.config = {};
   cleaning.config.max_tokens = 4 * kBlock;
   TrajectorySamples whole(root_.path(), order_, kSteps, schedule_, comm_, cleaning);
@@ -195,9 +195,9 @@ TEST_F(TrajectorySamplesTest, AStepOpensEachOfItsShardsOnceAtMost) {
 }
 
 TEST_F(TrajectorySamplesTest, ASlowOpenIsHiddenBehindTheStepBefore) {
-  // Two steps and no more: with the second, nothing is read ahead any longer.
+  // Two steps only: after the second nothing is read ahead.
   TrajectorySamples samples(root_.path(), order_, 2, schedule_, comm_);
-  // The shards of step 0 are opened at once; the first of step 1 takes three seconds.
+  // Step 0's shards open at once; the first of step 1 takes three seconds.
   const SampleOrder order(order_);
   std::set<std::int64_t> first;
   for (const std::int64_t index : mine(samples, 0)) {
@@ -215,7 +215,7 @@ TEST_F(TrajectorySamplesTest, ASlowOpenIsHiddenBehindTheStepBefore) {
   for (const std::int64_t index : mine(samples, 0)) {
     expect_sample(samples, index);
   }
-  // The step computes.
+  // Meanwhile the step computes.
   const auto limit = Clock::now() + std::chrono::seconds(100);
   while (samples.files_opened() < all && Clock::now() < limit) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -230,7 +230,7 @@ TEST_F(TrajectorySamplesTest, ASlowOpenIsHiddenBehindTheStepBefore) {
 
 TEST_F(TrajectorySamplesTest, WhatCannotBeReadFailsInTheStepThatNeedsIt) {
   const auto samples = open();
-  // Some rank's in step 2, and whoever else's shares its shard.
+  // A shard needed in step 2.
   const std::int64_t lost = SampleOrder(order_).at(2 * kBatch) % kShards;
   comm_.barrier();
   if (comm_.rank() == 0) {

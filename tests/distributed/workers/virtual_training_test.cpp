@@ -1,5 +1,5 @@
-// Training on virtual ranks: any number of them and any ZeRO stage trains what one process trains,
-// and a rank that fails anywhere in a step strands nobody.
+// Any number of virtual ranks and any ZeRO stage trains like one process, and a rank that fails
+// anywhere in a step leaves no other waiting.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ using namespace jforge::test;
 struct Trained {
   std::vector<float> weights;
   std::vector<double> losses;
-  std::int64_t micro_batches = 0;  ///< The most in a step.
+  std::int64_t micro_batches = 0;  ///< maximum of a step
 };
 
 TrainConfig config_for(int stage, DType compute, std::int64_t tokens_per_rank) {
@@ -92,7 +92,7 @@ TEST_P(VirtualTraining, EveryStageTrainsWhatOneProcessTrains) {
   ASSERT_EQ(first.micro_batches, 1);
   for (const int stage : {0, 1, 2, 3}) {
     SCOPED_TRACE(stage);
-    // With one micro-batch the order of additions is that of stage 1.
+    // With one micro-batch, additions have stage 1's order.
     const Trained whole = train(GetParam(), config_for(stage, DType::float32, 1 << 16), steps);
     EXPECT_EQ(whole.weights, first.weights);
     EXPECT_EQ(whole.losses, first.losses);
@@ -104,11 +104,10 @@ TEST_P(VirtualTraining, EveryStageTrainsWhatOneProcessTrains) {
   }
 }
 
-/// The embedding's gradient is open from the head's backward to the first layer's, across all
-/// others.
+/// The embedding's gradient stays open from the head's backward to the first layer's.
 TEST_P(VirtualTraining, EveryStageTrainsTiedEmbeddings) {
   if (GetParam() > 4) {
-    return;  // More ranks share it out no differently.
+    return;  // more ranks add no case
   }
   constexpr std::int64_t kSteps = 4;
   const TransformerConfig tied = tiny_config(/*tied=*/true);
@@ -154,7 +153,7 @@ TEST_P(VirtualTraining, RanksWithoutASampleTrainTheSame) {
 
 TEST_P(VirtualTraining, EveryStageHasTheSameFrozenTeacher) {
   if (GetParam() > 8) {
-    return;  // More ranks gather no other bytes.
+    return;  // more ranks add no case
   }
   constexpr std::int64_t kSteps = 4;
   const auto config = [](int stage, DType compute, std::int64_t tokens) {
@@ -180,7 +179,7 @@ TEST_P(VirtualTraining, EveryStageHasTheSameFrozenTeacher) {
 
 TEST_P(VirtualTraining, InBfloat16AllStagesHaveTheSameBitsAndAreNearFloat32) {
   if (GetParam() > 8) {
-    return;  // Said of float32 above.
+    return;  // tested in float32 above
   }
   constexpr std::int64_t kSteps = 10;
   const Trained reference = train(GetParam(), config_for(1, DType::float32, 1 << 16), kSteps);
@@ -191,7 +190,7 @@ TEST_P(VirtualTraining, InBfloat16AllStagesHaveTheSameBitsAndAreNearFloat32) {
     EXPECT_EQ(run.weights, first.weights);
     EXPECT_EQ(run.losses, first.losses);
   }
-  // Products of values with eight significant bits: 2^-9 each, over ten steps.
+  // Values have eight significant bits: 2^-9 each, over ten steps.
   EXPECT_LT(largest_difference(first.losses, reference.losses), 5e-3);
   EXPECT_GT(largest_difference(first.losses, reference.losses), 0);
   EXPECT_LT(relative_l2(first.weights, reference.weights), 2e-2);
@@ -215,7 +214,7 @@ TEST(VirtualTeacher, MovesTheBytesOfTheFormula) {
     hooks.stop_requested = [] { return false; };
     hooks.on_step = [&](const StepMetrics& metrics) {
       EXPECT_GT(metrics.micro_batches, 1);
-      if (metrics.step > 1) {  // The first also gathers the teacher's embedding and head.
+      if (metrics.step > 1) {  // the first also gathers the teacher's embedding and head
         EXPECT_EQ(
             static_cast<double>(metrics.payload_bytes),
             kRanks * step_payload(model.table, config.sharding(), metrics.micro_batches).total());
@@ -227,7 +226,7 @@ TEST(VirtualTeacher, MovesTheBytesOfTheFormula) {
   });
 }
 
-/// One sample of 30 rows, which is rank 0's, then others of 20.
+/// A sample of 30 rows, which rank 0 gets, then samples of 20.
 class UnevenSource final : public SampleSource {
  public:
   explicit UnevenSource(std::int64_t size) : size_(size) {}
@@ -261,7 +260,7 @@ TEST(VirtualTermNorms, AreOfTheFirstMicroBatchOfRank0AlsoWhereOthersHaveMore) {
     StepMetrics first;
     VirtualWorld(ranks).run([&](const Communicator& comm) {
       TrainConfig config = config_for(stage, DType::float32, 32);
-      // 30 rows for rank 0 and twice 20, two micro-batches, for each of the others.
+      // 30 rows for rank 0, and two micro-batches of 20 for every other rank.
       config.batch_samples = 2 * ranks - 1;
       const TransformerConfig shape = tiny_config();
       const auto kernels = make_cpu_kernel_set();
@@ -295,7 +294,7 @@ TEST(VirtualTermNorms, AreOfTheFirstMicroBatchOfRank0AlsoWhereOthersHaveMore) {
   }
 }
 
-/// The same samples in every step but `odd`, which has others of its own.
+/// The same samples in every step except `odd`.
 class SpikySource final : public SampleSource {
  public:
   SpikySource(std::int64_t batch_samples, std::int64_t steps, std::int64_t odd)
@@ -390,7 +389,7 @@ TEST(VirtualSpikes, AnUpdateIsLeftOutOnAllRanksAtEveryStage) {
       EXPECT_GT(value, 3 * *run.metrics[at].spike_reference);
     }
   }
-  // With weights in a type of their own, too; and without the guard the update is made.
+  // Also with bfloat16 weights; without the guard the update is made.
   const SpikeGuardConfig guard{.ratio = 3, .window = 4};
   const GuardedRun rounded = train_guarded(2, 3, DType::bfloat16, guard);
   EXPECT_EQ(rounded.weights[at], rounded.weights[at - 1]);
@@ -399,7 +398,7 @@ TEST(VirtualSpikes, AnUpdateIsLeftOutOnAllRanksAtEveryStage) {
   EXPECT_FALSE(without.metrics[at].spike_reference);
 }
 
-/// Lends and takes as the store does, and throws at the use of that number.
+/// Forwards to the store and throws at use number `fails_at`.
 class FailingLoans final : public ParameterSource, public GradientSink {
  public:
   FailingLoans(ParameterStore& store, std::size_t fails_at) : store_(store), left_(fails_at) {}
@@ -440,11 +439,10 @@ class FailingLoans final : public ParameterSource, public GradientSink {
   Teacher teacher_{*this};
 };
 
-/// Two micro-batches of one step on each rank; rank `bad` fails at use `fails_at` of them (0:
-/// never).
+/// Two micro-batches of a step on each rank; rank `bad` fails at use `fails_at` (0: never).
 struct StepOutcome {
   std::vector<float> weights;
-  bool reached = false;  ///< There was such a use.
+  bool reached = false;  ///< there was such a use
 };
 
 StepOutcome step_with_failure(int ranks, const Sharding& sharding, Rank bad, std::size_t fails_at) {
@@ -494,7 +492,7 @@ StepOutcome step_with_failure(int ranks, const Sharding& sharding, Rank bad, std
     if (message != "nothing was thrown") {
       EXPECT_THAT(message, HasSubstr("rank " + std::to_string(bad) + " ("));
       EXPECT_THAT(message, HasSubstr("fails here"));
-      // Nothing has changed: the step can be made anew.
+      // Nothing has changed, so the step can be repeated.
       EXPECT_NO_THROW(store.finish_reductions(1));
       store.clear_gradients();
       together(comm, [&] { passes(0); });
@@ -529,7 +527,7 @@ TEST(VirtualFailures, ARankThatFailsAnywhereInAStepStrandsNobody) {
   }
 }
 
-/// Cannot tell a length when it is asked for the `fails_at`-th time (0: always can).
+/// Throws when asked for a length for the `fails_at`-th time (0: never).
 class ForgetfulSource final : public SampleSource {
  public:
   ForgetfulSource(std::int64_t size, int fails_at) : samples_(size), left_(fails_at) {}
@@ -574,20 +572,20 @@ TEST(VirtualFailures, ALengthThatOneRankCannotTellStopsAllBeforeTheFirstStep) {
     return std::pair{message, steps};
   };
   VirtualWorld(kRanks).run([&](const Communicator& comm) {
-    const auto [message, steps] = run(comm, 12);  // The last of the plan.
+    const auto [message, steps] = run(comm, 12);  // the last of the plan
     EXPECT_THAT(message, HasSubstr("rank 1 ("));
     EXPECT_THAT(message, HasSubstr("no such length"));
     EXPECT_EQ(steps, 0);
   });
   VirtualWorld(kRanks).run([&](const Communicator& comm) {
-    const auto [message, steps] = run(comm, 13);  // Nobody asks within the steps.
+    const auto [message, steps] = run(comm, 13);  // not reached within the steps
     EXPECT_EQ(message, "nothing was thrown");
     EXPECT_EQ(steps, kSteps);
   });
 }
 
-/// Masters after two steps, a failed one, a third, a load while weights are still gathered, and a
-/// step; and those after one more, gathered into another vector.
+/// Masters after two steps, a failed one, a third, a load while weights are gathered, and a step;
+/// then those after another step, gathered into another vector.
 std::vector<float> trained_through_everything(int stage, DType compute, bool late) {
   constexpr int kRanks = 3;
   std::vector<float> result;
@@ -628,7 +626,7 @@ std::vector<float> trained_through_everything(int stage, DType compute, bool lat
     };
     step();
     step();
-    EXPECT_THROW(passes(30), std::runtime_error);  // In the second micro-batch.
+    EXPECT_THROW(passes(30), std::runtime_error);  // in the second micro-batch
     store.abandon();
     store.finish_reductions(3);
     store.clear_gradients();
@@ -640,7 +638,7 @@ std::vector<float> trained_through_everything(int stage, DType compute, bool lat
     step();
     store.gather_masters(gathered.view());
     seen.insert(seen.end(), gathered.weights.begin(), gathered.weights.end());
-    optimizer.load_weights(shard, 5);  // The store goes while these weights are gathered.
+    optimizer.load_weights(shard, 5);  // the store is destroyed during this gather
     if (comm.rank() == 0) {
       result = seen;
     }
@@ -696,7 +694,7 @@ TEST(TrainingMemoryOfLargeModels, IsWhatTheFormulasSay) {
                   memory.communication);
         EXPECT_EQ(static_cast<double>(account.peak_bytes(MemoryUse::teacher)), memory.teacher);
         EXPECT_EQ(memory.teacher, sharding.teacher ? memory.weights : 0);
-        // The published formulas, which leave out buffers: 2P + 4P + 12P/N and so on.
+        // The published formulas, without buffers: 2P + 4P + 12P/N and so on.
         const double whole = static_cast<double>(table.parameter_count());
         const double shard = whole / kRanks;
         const double w = static_cast<double>(dtype_bytes(compute));

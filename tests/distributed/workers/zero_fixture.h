@@ -1,7 +1,6 @@
 #pragma once
 
-/// A tiny random Qwen2, synthetic samples, and the plain single-process optimizer that sharded runs
-/// must equal.
+/// A tiny random Qwen2, synthetic samples, and the single-process optimizer as reference.
 
 #include <cmath>
 #include <cstdint>
@@ -23,14 +22,14 @@ namespace jforge::test {
 
 inline constexpr std::uint64_t kSeed = 11;
 
-/// Any token of the tiny model but the first three, of which one ends sequences.
+/// Any token except the first three, one of which ends sequences.
 inline TokenId token(RandomStream& random) {
   return static_cast<TokenId>(
       3 + random.below(static_cast<std::uint64_t>(tiny_config().vocabulary_size - 3)));
 }
 
-/// Random prompts and blocks, one in three a plain causal sequence when `mixed`. Sample i does not
-/// depend on who asks.
+/// Random prompts and blocks, if `mixed` every third one a plain causal sequence. Sample i is the
+/// same on all ranks.
 class SyntheticSource : public SampleSource {
  public:
   explicit SyntheticSource(std::int64_t size, bool mixed = true) : size_(size), mixed_(mixed) {}
@@ -77,7 +76,6 @@ class SyntheticSource : public SampleSource {
   bool mixed_;
 };
 
-/// Weights of a model at some shard count, freshly initialised.
 struct Model {
   explicit Model(int shards, const TransformerConfig& config = tiny_config())
       : table(config, shards), weights(static_cast<std::size_t>(table.flat_size())) {
@@ -88,7 +86,7 @@ struct Model {
   std::vector<float> weights;
 };
 
-/// The tensors of a flat vector one after another, without padding: comparable over shard counts.
+/// Concatenates the tensors without padding, so that shard counts can be compared.
 inline std::vector<float> consolidated(const ParameterTable& table, std::span<const float> flat) {
   std::vector<float> values;
   for (const ParameterEntry& entry : table.entries()) {
@@ -109,8 +107,7 @@ inline double relative_l2(const std::vector<float>& a, const std::vector<float>&
   return a.size() == b.size() ? std::sqrt(difference / norm) : 1.0;
 }
 
-/// AdamW over the whole vector in one process, in double, straight from the paper (Loshchilov &
-/// Hutter 2019).
+/// AdamW over the whole vector in double, straight from the paper (Loshchilov & Hutter 2019).
 class ReferenceOptimizer {
  public:
   ReferenceOptimizer(const ParameterTable& table, const OptimizerConfig& config)
@@ -156,8 +153,7 @@ class ReferenceOptimizer {
   int steps_ = 0;
 };
 
-/// The message of the exception that `work` throws, if it is an Error of the given code; else a
-/// complaint.
+/// Returns the message of the Error with this code that `work` throws, or a complaint.
 template <class Work>
 std::string message_of(ExitCode code, const Work& work) {
   try {

@@ -1,4 +1,4 @@
-// The step loop: equal to one process, stops together, never saves what is not finite.
+// The step loop equals one process, stops together, and never saves non-finite values.
 
 #include <dlfcn.h>
 #include <gmock/gmock.h>
@@ -92,13 +92,13 @@ struct Reference {
   std::vector<double> norms;
 };
 
-/// Every sample on its own, gradients added, plain AdamW: what any division of work must equal
-/// (invariant I17).
+/// Trains every sample alone and adds gradients: any division of work must equal it (invariant
+/// I17).
 Reference train_alone(const TrainConfig& config, std::int64_t steps, SyntheticSource& source,
                       KernelSet& kernels) {
   MemoryAccount account("reference");
   Model model(1);
-  // A frozen teacher, without any thrift: a whole transformer forwards the whole batch.
+  // The frozen teacher is a whole transformer over the whole batch.
   Model beginning(1);
   TrainingTransformer teacher(tiny_config(), beginning.table, kernels, account, {});
   FlatParameters taught(beginning.table, beginning.view(), kernels, account);
@@ -164,7 +164,7 @@ TEST_F(ZeroTrainerTest, EqualsOneProcessAtAnyWorldSizeAndMicroBatchSizeWithEithe
     const Reference alone = train_alone(config, 4, alone_source, *kernels_);
     ASSERT_EQ(run.metrics.size(), 4U);
     for (std::size_t i = 0; i < 4; ++i) {
-      // Divergences are small beside what they are differences of.
+      // Divergences are small differences of large values.
       EXPECT_NEAR(run.metrics[i].loss / alone.losses[i], 1.0,
                   ar_loss == ArLoss::distillation ? 1e-4 : 1e-5);
       EXPECT_NEAR(run.metrics[i].gradient_norm / alone.norms[i], 1.0, 1e-4);
@@ -178,8 +178,7 @@ TEST_F(ZeroTrainerTest, EqualsOneProcessAtAnyWorldSizeAndMicroBatchSizeWithEithe
     } else if (ranks_ <= 2) {
       EXPECT_GT(run.metrics[0].micro_batches, 1);
     }
-    // Adam divides by the root of the second moment: where a gradient is nearly zero its rounding
-    // is amplified.
+    // Adam divides by the root of the second moment, which amplifies rounding of tiny gradients.
     EXPECT_LT(relative_l2(run.weights, alone.weights), 1e-4);
     EXPECT_GT(relative_l2(alone.weights, consolidated(Model(1).table, Model(1).weights)), 1e-2);
     EXPECT_EQ(run.saved, (std::vector<std::int64_t>{2, 4}));
@@ -188,7 +187,6 @@ TEST_F(ZeroTrainerTest, EqualsOneProcessAtAnyWorldSizeAndMicroBatchSizeWithEithe
   }
 }
 
-/// At every stage, with the state on the kernels' device or on the host.
 TEST_F(ZeroTrainerTest, StagesAndPlacesOfTheStateTrainAlike) {
   TrainConfig config = config_for_tests();
   config.gradient_norms_every = 0;
@@ -207,8 +205,7 @@ TEST_F(ZeroTrainerTest, StagesAndPlacesOfTheStateTrainAlike) {
       if (first.empty()) {
         first = weights;
       }
-      // NCCL adds in an order of its own, and the norm on a host in that of its kernels; so do
-      // stages of several micro-batches.
+      // NCCL, the host's norm and stages of several micro-batches add in other orders.
       const bool one_batch = budget > 64;
       EXPECT_LT(relative_l2(weights, first), one_batch ? 1e-6 : 1e-5);
       if (kernels_->device() == Device::cpu && one_batch) {
@@ -217,7 +214,7 @@ TEST_F(ZeroTrainerTest, StagesAndPlacesOfTheStateTrainAlike) {
     }
   }
   EXPECT_GT(relative_l2(first, consolidated(Model(1).table, Model(1).weights)), 1e-3);
-  // Weights travel as bfloat16, too.
+  // Weights are also gathered as bfloat16.
   config.compute = DType::bfloat16;
   const std::vector<float> narrow = train(config, source, 2).weights;
   EXPECT_GT(relative_l2(narrow, first), 1e-5);
@@ -227,7 +224,6 @@ TEST_F(ZeroTrainerTest, StagesAndPlacesOfTheStateTrainAlike) {
   }
 }
 
-/// The same samples in every batch.
 class RepeatedSource final : public SampleSource {
  public:
   explicit RepeatedSource(std::int64_t batch) : batch_(batch) {}
@@ -244,9 +240,8 @@ class RepeatedSource final : public SampleSource {
   SyntheticSource source_{1000};
 };
 
-/// The host gives its device a whole step, then waits once for what it reads of it, also where that
-/// is the gradients on their way to where the optimizer runs; from stage 2 on it adds those up
-/// there meanwhile. The emulated device counts; nothing else does.
+/// The host queues a whole step and waits once for its results, which may be offloaded gradients
+/// (up to stage 1; later stages add them up meanwhile). Only the emulated device counts waits.
 TEST_F(ZeroTrainerTest, AWarmStepWaitsForItsDeviceOnce) {
   using Count = std::uint64_t (*)();
   const auto waits = reinterpret_cast<Count>(::dlsym(RTLD_DEFAULT, "jforge_emulated_host_waits"));
@@ -272,14 +267,14 @@ TEST_F(ZeroTrainerTest, AWarmStepWaitsForItsDeviceOnce) {
       before = now;
     };
     static_cast<void>(train(config, source, 4, hooks));
-    // Of offloaded gradients that are reduced, the communication thread waits.
+    // The communication thread waits for reduced offloaded gradients.
     if (waits != nullptr && (!offload || ranks_ == 1)) {
       EXPECT_GT(all, 0U);
     }
   }
 }
 
-/// The rank that fails has announced reductions, and gathers: the others are not left waiting.
+/// Although the failing rank has announced reductions and gathers.
 TEST_F(ZeroTrainerTest, AFailureInABackwardStrandsNobodyAtAnyStage) {
   const std::string last = ":" + std::to_string(ranks_ - 1) + ":";
   const auto fails = [&](int stage, const std::string& place, int visit) {
@@ -298,14 +293,14 @@ TEST_F(ZeroTrainerTest, AFailureInABackwardStrandsNobodyAtAnyStage) {
     fails(stage, "train.reduce", 3);
     fails(stage, "train.begin", 2);
   }
-  // Of the first group, of the one ahead, and of one in the backward pass.
+  // The first group, the one read ahead, and one of the backward pass.
   for (const int visit : {1, 4, 6}) {
     fails(3, "train.gather", visit);
   }
 }
 
-/// NCCL, where it is there, has taken a collective that this rank knows no end of. Asked for again
-/// it would be paired with another of the others.
+/// NCCL has taken a collective that this rank cannot complete; repeating it would pair it with
+/// another.
 TEST_F(ZeroTrainerTest, AFailureInABackwardBehindACollectivesCallEndsAllRanks) {
   const Rank last = ranks_ - 1;
   for (const int stage : {1, 3}) {
@@ -334,7 +329,7 @@ TEST_F(ZeroTrainerTest, AFrozenTeacherIsTheDetachedOneInTheFirstStepOnly) {
   const Run detached = train(config, source, 3);
   config.teacher = TeacherKind::frozen;
   const Run frozen = train(config, source, 3);
-  // The same weights on the same rows, in products of other shapes: rounding alone.
+  // The same weights and rows in products of other shapes: only rounding differs.
   EXPECT_NEAR(frozen.metrics[0].consistency / detached.metrics[0].consistency, 1, 1e-5);
   EXPECT_NEAR(frozen.metrics[0].autoregressive / detached.metrics[0].autoregressive, 1, 1e-6);
   EXPECT_NEAR(frozen.metrics[0].gradient_norm / detached.metrics[0].gradient_norm, 1, 1e-5);
@@ -373,7 +368,7 @@ TEST_F(ZeroTrainerTest, TwoRunsHaveTheSameBits) {
   }
 }
 
-/// The masters stay with the trainer; what they became shows in the next step's loss.
+/// The next step's loss shows the masters' update.
 TEST_F(ZeroTrainerTest, TwoRunsInBfloat16HaveTheSameBitsAndTheCpusLosses) {
   TrainConfig config = config_for_tests();
   const auto cpu = make_cpu_kernel_set();
@@ -391,8 +386,8 @@ TEST_F(ZeroTrainerTest, TwoRunsInBfloat16HaveTheSameBitsAndTheCpusLosses) {
     for (std::size_t i = 0; i < 3; ++i) {
       EXPECT_EQ(first[i].loss, second[i].loss);
       EXPECT_EQ(first[i].gradient_norm, second[i].gradient_norm);
-      // A bfloat16 has 8 bits: what rounds the other way on another set moves a loss by less than
-      // a unit of its last place, a norm of gradients by a few.
+      // bfloat16 has 8 bits: another rounding moves a loss by less than a unit of its last place, a
+      // norm by a few.
       EXPECT_NEAR(first[i].loss / reference[i].loss, 1, 2e-3);
       EXPECT_NEAR(first[i].gradient_norm / reference[i].gradient_norm, 1, 2e-2);
       EXPECT_NE(first[i].loss, exact[i].loss) << "not computed in bfloat16";
@@ -419,7 +414,7 @@ TEST_F(ZeroTrainerTest, GradientNormsOfBothTermsAreMeasuredAndChangeNothing) {
 
 TEST_F(ZeroTrainerTest, GradientNormsOfTheTermsAreThoseOfTrainingOneTermAlone) {
   if (ranks_ > 1) {
-    return;  // The norm of a whole batch is the first micro-batch's on one rank only.
+    return;  // needs a micro-batch that is the whole batch
   }
   TrainConfig config = config_for_tests();
   config.tokens_per_rank = 4096;
@@ -452,7 +447,7 @@ TEST_F(ZeroTrainerTest, EveryMicroBatchAndStepIsASignOfProgress) {
 }
 
 TEST_F(ZeroTrainerTest, EachSampleOfTheBatchIsTrainedOnce) {
-  SyntheticSource source(21);  // The last batch has five samples.
+  SyntheticSource source(21);  // the last batch has five samples
   TrainConfig config = config_for_tests();
   const Run run = train(config, source, 3);
   EXPECT_EQ(run.metrics.back().samples, 5);
@@ -472,7 +467,7 @@ TEST_F(ZeroTrainerTest, NoStepHasMoreThanTheWholePeak) {
     EXPECT_GT(*metrics.mfu, 0);
     EXPECT_LE(*metrics.mfu, 1);
   }
-  // One FLOP/s: measured, as it were, on a machine that had no time. The first step is the peak.
+  // At 1 FLOP/s every step exceeds the peak; the first one then sets it.
   const std::vector<StepMetrics> steps = train(config, source, 2, {}, 1).metrics;
   EXPECT_EQ(steps.at(0).mfu, 1.0);
   EXPECT_GT(steps.at(1).mfu.value(), 0);
@@ -521,7 +516,7 @@ TEST_F(ZeroTrainerTest, AStopOnOneRankStopsAllAfterTheRunningStepAndASave) {
   int asked = 0;
   hooks.stop_requested = [&] {
     return comm_.rank() == ranks_ - 1 && ++asked >= 5;
-  };  // Asked twice a step: in step 3.
+  };  // asked twice a step: in step 3
   const Run run = train(config_for_tests(), source, 10, hooks);
   EXPECT_EQ(run.outcome, TrainOutcome::interrupted);
   EXPECT_EQ(run.metrics.size(), 3U);
@@ -555,7 +550,7 @@ TEST_F(ZeroTrainerTest, InjectedNaNStopsAllNamesTheRankAndIsNeverSaved) {
 
 TEST_F(ZeroTrainerTest, ARunOfSpikesEndsItOnAllRanksWithOneMessage) {
   TrainConfig config = config_for_tests();
-  // The gradient's norm of random samples is never the same: nearly every step is a "spike".
+  // Gradient norms of random samples differ, so nearly every step is a "spike".
   config.spike_guard = {.ratio = 1 + 1e-12, .window = 1, .patience = 1};
   config.learning_rate = 0.5;
   config.warmup_ratio = 0;
@@ -582,7 +577,7 @@ TEST_F(ZeroTrainerTest, AFailureBetweenMicroBatchesStopsAll) {
 }
 
 TEST_F(ZeroTrainerTest, AReportThatFailsOnOneRankStopsAll) {
-  for (const int at_step : {1, 3}) {  // 3 is the last step.
+  for (const int at_step : {1, 3}) {  // 3 is the last step
     SyntheticSource source(80);
     TrainHooks hooks;
     hooks.on_step = [&](const StepMetrics& metrics) {
@@ -600,7 +595,7 @@ TEST_F(ZeroTrainerTest, AStopDoesNotHideAReportThatFailed) {
   SyntheticSource source(80);
   int asked = 0;
   TrainHooks hooks;
-  hooks.stop_requested = [&] { return ++asked >= 3; };  // Asked twice a step: in step 2.
+  hooks.stop_requested = [&] { return ++asked >= 3; };  // asked twice a step: in step 2
   hooks.on_step = [&](const StepMetrics& metrics) {
     if (comm_.rank() == ranks_ - 1 && metrics.step == 2) {
       throw EnvironmentError("metrics.jsonl: disk full");
