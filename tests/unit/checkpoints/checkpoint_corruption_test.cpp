@@ -26,7 +26,7 @@ class CheckpointCorruption : public ::testing::Test {
     shard_ = newer_ / shard_file_name(1, 2);
   }
 
-  /// The search falls back to step 500 and says why the newer directory does not count.
+  /// Expects the search to fall back to step 500 and to report `reason` for the newer directory.
   void expect_fallback(const std::string& reason) {
     const CheckpointSearch search = find_newest_checkpoint(root_.path());
     ASSERT_TRUE(search.newest.has_value());
@@ -84,7 +84,7 @@ TEST_F(CheckpointCorruption, AFlippedByteAnywhereIsFound) {
 }
 
 TEST_F(CheckpointCorruption, EveryFlippedBitOfAFileIsFound) {
-  // One checksum stands for all bytes: those that HDF5 wrote, values, and gaps between them.
+  // The checksum covers all bytes: HDF5's own, values, and gaps.
   const CheckpointShard entry = read_manifest(newer_).shards[1];
   verify_shard(newer_, entry);
   const std::string whole = read_file(shard_);
@@ -97,7 +97,7 @@ TEST_F(CheckpointCorruption, EveryFlippedBitOfAFileIsFound) {
 }
 
 TEST_F(CheckpointCorruption, AVersionThatIsNotTheManifestsIsRefused) {
-  // Each file is whole and vouched for; the version decides how it is read.
+  // Each file is valid; the version decides how it is read.
   for (const int version : {1, 2}) {
     const test::TemporaryDirectory root;
     const SimulatedState state(1, 6);
@@ -178,8 +178,7 @@ TEST_F(CheckpointCorruption, NothingValidIsSaidSo) {
   EXPECT_TRUE(find_newest_checkpoint(root_.path() / "absent").skipped.empty());
 }
 
-/// A shard whose checksum the manifest vouches for, but which says itself that it belongs
-/// elsewhere.
+/// A shard with the manifest's checksum whose own attributes say that it belongs elsewhere.
 void expect_refused_by_its_own_word(const std::function<void(CheckpointManifest&)>& rename,
                                     const std::string& reason) {
   const test::TemporaryDirectory root;

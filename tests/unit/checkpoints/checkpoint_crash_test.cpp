@@ -1,5 +1,5 @@
-// Killed at any point of a save, old or new loads, never neither; a full disk leaves the last good
-// one (faults 9, 10).
+// After a kill at any point of a save, the old or the new checkpoint loads; a full disk leaves the
+// last good one (faults 9, 10).
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -28,8 +28,7 @@ CheckpointConfig keep(std::int64_t last, std::int64_t every = 0) {
   return config;
 }
 
-/// Saves step 1000 in a child that kills itself at the given visit of a fault place; how the child
-/// ended.
+/// Saves step 1000 in a child that kills itself at `fault`; returns the child's exit status.
 int save_in_child(const std::filesystem::path& root, const std::string& fault) {
   const pid_t child = fork();
   if (child == 0) {
@@ -67,7 +66,7 @@ TEST(CheckpointCrash, KilledAnywhereOldOrNewLoads) {
       read_weights(*search.newest, expected.table,
                    TensorView(flat.data(), {expected.table.flat_size()}));
       EXPECT_EQ(flat, expected.weights);
-      // The next attempt sweeps what was left and succeeds.
+      // The next attempt removes the remains and succeeds.
       sweep_temporaries(root.path());
       std::filesystem::remove_all(root.path() / checkpoint_directory_name(1, 2000));
       simulate_checkpoint(root.path(), 1, 2000, 1, 7);
@@ -76,7 +75,7 @@ TEST(CheckpointCrash, KilledAnywhereOldOrNewLoads) {
       EXPECT_EQ(list_checkpoint_directories(root.path()).size(), 1U);
     }
   }
-  // The loop itself must have bitten, on both sides of the commit.
+  // Kills must have happened before and after the commit.
   EXPECT_GE(killed, 15);
   EXPECT_GE(old_loaded, 10);
   EXPECT_GE(new_loaded, 2);
@@ -94,7 +93,6 @@ TEST(CheckpointCrash, FileSizeLimitIsAnEnvironmentErrorAndTheLastGoodStays) {
     EXPECT_THROW(simulate_checkpoint(root.path(), 1, 1000, 1, 6), EnvironmentError) << bytes;
     setrlimit(RLIMIT_FSIZE, &old_limit);
     EXPECT_EQ(find_newest_checkpoint(root.path()).newest->manifest.state.step, 500);
-    // No half file under a final or temporary name.
     EXPECT_TRUE(std::filesystem::is_empty(root.path() / checkpoint_directory_name(1, 1000)));
   }
   setrlimit(RLIMIT_FSIZE, &old_limit);

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Checkpoints of a tiny model made in one process, as if by any number of ranks.
+/// Checkpoints of a tiny model, made in one process as if by any number of ranks.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -28,14 +28,13 @@
 
 namespace jforge::test {
 
-/// The value of an element, distinct over tensors, vectors and seeds; never needs rounding.
+/// Returns a value that differs by tensor, vector and seed and is exact in float32.
 inline float state_value(std::size_t tensor, std::int64_t element, ShardVector vector, int seed) {
   const auto mixed = static_cast<std::int64_t>(tensor) * 7919 + element * 31 +
                      static_cast<std::int64_t>(vector) * 104729 + seed * 1299709;
   return static_cast<float>(mixed % 1000003) / 64.0F;
 }
 
-/// All ranks' state at one world size.
 struct SimulatedState {
   explicit SimulatedState(int world, int seed)
       : table(tiny_config(), world), weights(static_cast<std::size_t>(table.flat_size())) {
@@ -97,7 +96,7 @@ struct PackedShard {
     }
   }
   std::vector<ShardSlice> slices;
-  std::array<std::vector<float>, 3> vectors;  ///< By ShardVector.
+  std::array<std::vector<float>, 3> vectors;  ///< by ShardVector
 };
 
 inline CheckpointShard simulate_shard(const std::filesystem::path& directory,
@@ -110,7 +109,7 @@ inline CheckpointShard simulate_shard(const std::filesystem::path& directory,
       packed.slices, {packed.vectors[0], packed.vectors[1], packed.vectors[2]});
 }
 
-/// A shard as version 1 was written: a dataset with checksums for each slice and vector.
+/// Writes a shard in format version 1: a dataset with checksum for each slice and vector.
 inline CheckpointShard simulate_shard_of_version_1(const std::filesystem::path& directory,
                                                    const SimulatedState& state,
                                                    const CheckpointManifest& manifest, Rank rank) {
@@ -147,7 +146,7 @@ inline CheckpointShard simulate_shard_of_version_1(const std::filesystem::path& 
   return shard;
 }
 
-/// A complete checkpoint as `world` ranks would write it.
+/// Writes a complete checkpoint as `world` ranks would.
 inline std::filesystem::path simulate_checkpoint(const std::filesystem::path& root,
                                                  std::int64_t round, std::int64_t step, int world,
                                                  int seed, const std::string& nonce = "n1",

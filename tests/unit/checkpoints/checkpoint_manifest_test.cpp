@@ -15,7 +15,7 @@ using test::SimulatedState;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// A manifest as `world` ranks would write it, without files.
+/// A manifest of `world` ranks, without files.
 CheckpointManifest example(int world) {
   const SimulatedState state(world, 1);
   CheckpointManifest manifest = test::simulate_manifest(state, 2, 750, "nonce");

@@ -14,7 +14,7 @@ using test::SimulatedState;
 using test::TemporaryDirectory;
 using test::tiny_config;
 
-/// Reads a checkpoint at `world` ranks and compares every rank's vectors, padding included.
+/// Reads at `world` ranks and compares every rank's vectors, padding included.
 void expect_reads_as(const Checkpoint& checkpoint, int world, int seed) {
   const SimulatedState expected(world, seed);
   const auto size = static_cast<std::size_t>(shard_vector_size(expected.table));
@@ -125,7 +125,7 @@ TEST(CheckpointReshard, GroupByGroupEachRankReadsItsElementsOnceAndOpensFewFiles
         EXPECT_LE(reader.files_opened(), 4);
         elements += reader.elements_read();
       }
-      // Together they read the checkpoint once, whatever the world.
+      // All ranks together read the checkpoint once.
       EXPECT_EQ(elements, 2 * expected.table.parameter_count());
     }
   }
@@ -152,7 +152,7 @@ TEST(CheckpointReshard, OpensOnlyTheFilesItNeeds) {
   const TemporaryDirectory root;
   const auto directory = simulate_checkpoint(root.path(), 1, 5, 4, 1);
   const Checkpoint checkpoint = open_checkpoint(directory);
-  // Same world size: rank 2 must get by with its own file.
+  // At the same world size rank 2 needs only its own file.
   for (const int other : {0, 1, 3}) {
     std::filesystem::remove(directory / shard_file_name(other, 4));
   }

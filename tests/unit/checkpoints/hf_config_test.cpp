@@ -59,7 +59,7 @@ TEST_F(HfConfigTest, ReadsRopeParametersOfNewerFiles) {
   EXPECT_THAT(config_refusal(), AllOf(HasSubstr("rope_parameters"), HasSubstr("yarn")));
 }
 
-// Both schemas: what transformers 5 writes for files that version 4 reads as well.
+// transformers 5 writes both schemas so that version 4 can read the file.
 TEST_F(HfConfigTest, ReadsBothRopeSchemasIfTheyAgree) {
   ordered_json both = ordered_json::parse(kConfig);
   const ordered_json scaling{{"rope_type", "linear"}, {"factor", 4.0}};
@@ -104,7 +104,7 @@ TEST_F(HfConfigTest, ReadsRopeScalingInBothSpellings) {
   edit("rope_scaling", {{"type", "linear"}, {"factor", 4}});
   EXPECT_EQ(read_hf_config(source_).rope,
             (RotarySettings{.theta = 1e6, .scaling = RotaryScaling::linear, .factor = 4}));
-  edit("rope_parameters", with(llama3, "rope_type", "llama3"));  // Beside its rope_theta.
+  edit("rope_parameters", with(llama3, "rope_type", "llama3"));  // beside its rope_theta
   EXPECT_EQ(read_hf_config(source_).rope, expected);
   for (const auto& [change, named] : std::vector<std::pair<ordered_json, std::string>>{
            {{{"type", "linear"}}, "factor"},
@@ -150,7 +150,7 @@ TEST_F(HfConfigTest, RefusesRotaryKeysThatStandTwiceAndDiffer) {
 }
 
 TEST_F(HfConfigTest, ReadsHeadSizesOfTheirOwn) {
-  edit("head_dim", 4);  // 16 / 4: what an absent key means.
+  edit("head_dim", 4);  // 16 / 4, as without the key
   EXPECT_FALSE(read_hf_config(source_).own_head_size.has_value());
   edit("head_dim", 8);
   EXPECT_EQ(read_hf_config(source_).head_size(), 8);
@@ -163,7 +163,7 @@ TEST_F(HfConfigTest, ReadsHeadSizesOfTheirOwn) {
 TEST_F(HfConfigTest, RefusesWhatItDoesNotCompute) {
   const std::vector<std::pair<std::string, ordered_json>> unsupported{
       {"architectures", {"GPT2LMHeadModel"}},
-      {"model_type", "llama"},  // does not go with the architecture
+      {"model_type", "llama"},  // does not match the architecture
       {"architectures", {"Qwen2ForSequenceClassification"}},
       {"model_type", "qwen3_moe"},
       {"hidden_act", "gelu"},
@@ -214,7 +214,7 @@ TEST_F(HfConfigTest, ReadsFamiliesWithoutBiases) {
   EXPECT_EQ(read_hf_config(source_).family, ModelFamily::llama);
   EXPECT_FALSE(read_hf_config(source_).attention_bias());
   EXPECT_EQ(read_hf_config(source_).num_kv_heads, 2);
-  // What Llama 2's first files do not name.
+  // Llama 2's first files lack these keys.
   llama({{"num_key_value_heads", nullptr}, {"rope_theta", nullptr}});
   EXPECT_EQ(read_hf_config(source_).num_kv_heads, read_hf_config(source_).num_heads);
   EXPECT_DOUBLE_EQ(read_hf_config(source_).rope.theta, 10000.0);
@@ -277,7 +277,7 @@ TEST_F(HfConfigTest, ReadsSmolLM3) {
   EXPECT_EQ(absent.rope_of(4), absent.rope);
   config["no_rope_layer_interval"] = 2;
   EXPECT_THAT(read().layers_without_rope, ElementsAre(1, 3, 5, 7));
-  config["no_rope_layers"] = {0, 1, 1, 1, 1, 1, 1, 1, 0, 0};  // One more than there are layers.
+  config["no_rope_layers"] = {0, 1, 1, 1, 1, 1, 1, 1, 0, 0};  // more than there are layers
   EXPECT_THAT(read().layers_without_rope, ElementsAre(0, 8));
   const std::vector<ordered_json> refused{{1, 0}, "all", {1, 1, 1, 1, 1, 1, 1, 1, 2}};
   for (const ordered_json& layers : refused) {

@@ -1,7 +1,5 @@
 #pragma once
 
-/// A Hugging Face directory with a small configuration, and models of it.
-
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -41,7 +39,7 @@ class HfModelTest : public ::testing::Test {
   static void write(const std::filesystem::path& path, const std::string& text) {
     std::ofstream(path, std::ios::binary) << text;
   }
-  /// The configuration with one key replaced, or removed when `value` is discarded.
+  /// Replaces a key of the configuration, or removes it if `value` is discarded.
   void edit(const std::string& key, const nlohmann::ordered_json& value) {
     nlohmann::ordered_json config = nlohmann::ordered_json::parse(kConfig);
     config[key] = value;
@@ -77,7 +75,7 @@ class HfModelTest : public ::testing::Test {
     initialise_weights(model.table, model.flat(), 7, model.config.num_layers);
     return model;
   }
-  /// Tensors of a model as they go to a file, for tests that damage one of them.
+  /// Returns a model's tensors, for tests that damage one.
   static std::vector<SafetensorsTensor> tensors_of(const Model& model) {
     std::vector<SafetensorsTensor> tensors;
     for (const ParameterEntry& entry : model.table.entries()) {

@@ -112,7 +112,7 @@ TEST_F(HfModelTest, ExportAndImportRoundTrip) {
   EXPECT_EQ(read_file(output / "additional_chat_templates" / "tool_use.jinja"), "{{ tools }}");
   EXPECT_EQ(read_hf_config(output), model.config);
   EXPECT_FALSE(hf_matrices_are_bfloat16(output));
-  // The padding of a polluted vector must be zeroed, so that ranks may reduce over it.
+  // Padding must be zeroed, because ranks reduce over it.
   std::vector<float> read(model.values.size(), 99.0F);
   load_hf_weights(output, model.config, model.table, {read.data(), {model.table.flat_size()}});
   EXPECT_EQ(read, model.values);
@@ -166,7 +166,7 @@ TEST_F(HfModelTest, ExportsBfloat16AndUpdatesDtypeAndRope) {
   }
 }
 
-// Version 4.57 of transformers reads theta 10,000 out of a file that has rope_parameters only.
+// transformers 4.57 reads theta 10,000 from a file with only rope_parameters.
 TEST_F(HfModelTest, ExportsOfNewerConfigurationsAreReadByOlderProgramsToo) {
   Model model = make_model();
   ordered_json newer = ordered_json::parse(kConfig);
@@ -199,7 +199,7 @@ TEST_F(HfModelTest, WritesShardsWithAnIndex) {
   load(output, read);
   EXPECT_EQ(read.values, model.values);
 
-  fs::remove(output / "checksums.json");  // As if others had made the directory.
+  fs::remove(output / "checksums.json");  // as if another program had made the directory
   const std::string shard = index["weight_map"]["model.norm.weight"];
   const auto damaged = [&](const std::string& key, const ordered_json& value) {
     ordered_json changed = index;
@@ -264,7 +264,7 @@ TEST_F(HfModelTest, TiedModelsMayCarryARedundantHead) {
   Model read = make_model();
   load(source_, read);
   EXPECT_EQ(read.values, model.values);
-  // Stored in another type, which holds these values.
+  // Another stored type that is exact for these values.
   std::vector<float> coarse(tensors[0].values.size());
   std::ranges::transform(tensors[0].values, coarse.begin(),
                          [](float value) { return to_float(to_bfloat16(value)); });
@@ -439,7 +439,7 @@ TEST_F(HfModelTest, ExportGoesWhereTheSystemFindsItsPlace) {
   Model model = make_model();
   fs::create_directories(root_ / "disk" / "scratch");
   fs::create_directory_symlink(root_ / "disk" / "scratch", root_ / "link");
-  const fs::path given = root_ / "link" / ".." / "model";  // disk/model, not model.
+  const fs::path given = root_ / "link" / ".." / "model";  // disk/model, not model
   export_hf_model(source_, given, model.config, model.table, values_in(model.flat()),
                   {DType::float32});
   EXPECT_TRUE(fs::exists(root_ / "disk" / "model" / "config.json"));
@@ -493,14 +493,14 @@ TEST_F(HfModelTest, WhatAnExportWouldRefuseOrTakeAwayIsSaidBeforeIt) {
                                             HasSubstr(name), HasSubstr(output.string()))));
     fs::remove(output / name);
   }
-  fs::remove(output / "checksums.json");  // of another program, then
+  fs::remove(output / "checksums.json");  // as of another program
   EXPECT_THROW(expect_ours(), ConfigError);
 
   EXPECT_THROW(expect_exportable(source_, source_), ConfigError);
   write(root_ / "secret", "");
   fs::create_symlink("../secret", source_ / "README.md");
   EXPECT_THROW(expect_exportable(source_, output), DataError);
-  // The Hugging Face cache is made of links, in folders too.
+  // The Hugging Face cache has links, in folders too.
   const fs::path cached = root_ / "models--a--b" / "snapshots" / "r";
   fs::create_directories(cached / "additional_chat_templates");
   fs::create_directories(root_ / "models--a--b" / "blobs");

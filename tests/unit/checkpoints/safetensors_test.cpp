@@ -39,7 +39,7 @@ class SafetensorsTest : public ::testing::Test {
     std::ofstream(path, std::ios::binary) << bytes << header << data;
     return path;
   }
-  /// The message of the DataError that opening `path` must throw.
+  /// Returns the message of the DataError for `path`.
   static std::string refusal(const fs::path& path) {
     try {
       const SafetensorsFile file(path);
@@ -64,7 +64,7 @@ TEST_F(SafetensorsTest, WritesAndReadsFloat32Exactly) {
 
   const SafetensorsFile file(path);
   ASSERT_EQ(file.entries().size(), 2U);
-  EXPECT_EQ(file.entries().at("z.first").begin, 0U);  // Order of the caller, not of the names.
+  EXPECT_EQ(file.entries().at("z.first").begin, 0U);  // the caller's order, not the names'
   EXPECT_TRUE(file.contains("a.second"));
   EXPECT_FALSE(file.contains("__metadata__"));
   std::vector<float> read(6);
@@ -169,7 +169,7 @@ TEST_F(SafetensorsTest, RefusesHeaderLengthsOutOfBounds) {
   EXPECT_THAT(refusal(write_raw(std::numeric_limits<std::uint64_t>::max(), "{}", "")),
               HasSubstr("header claims"));
   const fs::path path = write_raw(std::uint64_t{200} << 20, "{}", "");
-  fs::resize_file(path, std::uint64_t{300} << 20);  // Sparse: the length itself must be refused.
+  fs::resize_file(path, std::uint64_t{300} << 20);  // sparse: the length itself must be refused
   EXPECT_THAT(refusal(path), HasSubstr("limit"));
 }
 
@@ -226,7 +226,7 @@ TEST_F(SafetensorsTest, RefusesDamagedHeaders) {
 TEST_F(SafetensorsTest, WritesTensorsOfMoreThanOneChunk) {
   std::vector<float> values((std::size_t{1} << 18) + 3);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = static_cast<float>(i % 251) - 120.0F;  // exact as bfloat16 too
+    values[i] = static_cast<float>(i % 251) - 120.0F;  // exact as bfloat16, too
   }
   const auto count = static_cast<std::int64_t>(values.size());
   const fs::path path = directory_ / "chunks.safetensors";

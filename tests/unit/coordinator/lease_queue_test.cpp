@@ -74,7 +74,7 @@ TEST(LeaseQueue, ProgressExtendsALease) {
   EXPECT_EQ(queue.expire(18), 1U);
 }
 
-/// Grants and commits a lease of `rank` that takes `seconds`; its number of prompts.
+/// Commits a lease that takes `seconds`; returns its number of prompts.
 std::size_t work(LeaseQueue& queue, Rank rank, double now, double seconds) {
   const auto lease = queue.grant(rank, now, 1000);
   EXPECT_TRUE(lease.has_value());
@@ -106,7 +106,7 @@ TEST(LeaseQueue, ASlowRankGetsSmallerLeases) {
                    0);
   EXPECT_EQ(work(queue, 0, 0, 10), 1'000U);
   EXPECT_EQ(work(queue, 1, 0, 30), 1'000U);
-  // Three quarters of the 40,000 that are left, and half of that; then a quarter of 25,000.
+  // Three quarters of the remaining 40,000 and half of that; then a quarter of 25,000.
   EXPECT_EQ(queue.grant(0, 30, 1000)->prompts.size(), 15'000U);
   EXPECT_EQ(queue.grant(1, 30, 1000)->prompts.size(), 3'125U);
 }
@@ -125,7 +125,7 @@ TEST(LeaseQueue, ALateLeaseGetsABackupAndTheFirstCommits) {
   for (const double now : {0.0, 1.0, 2.0}) {
     work(queue, 1, now, 1);
   }
-  // Leases take a second: after two it is late. Its own holder gets no copy.
+  // A lease takes a second, so after two it is late. Its holder gets no copy.
   EXPECT_FALSE(queue.grant(1, 2, 1000));
   EXPECT_FALSE(queue.grant(0, 50, 1000));
   const auto backup = queue.grant(1, 2.1, 1000);
@@ -135,7 +135,7 @@ TEST(LeaseQueue, ALateLeaseGetsABackupAndTheFirstCommits) {
   EXPECT_EQ(backup->prompts, late->prompts);
   EXPECT_EQ(queue.repeats(), 1);
   EXPECT_FALSE(queue.grant(2, 60, 1000)) << "one backup is enough";
-  // The deadline is the backup's now; when it passes, the lease is free as ever.
+  // The backup's deadline applies; after it the lease is free again.
   EXPECT_EQ(queue.expire(1001), 0U);
   EXPECT_TRUE(queue.request_commit(late->id, 0)) << "the first attempt was faster after all";
   queue.committed(late->id, 0, 100);
@@ -145,7 +145,7 @@ TEST(LeaseQueue, ALateLeaseGetsABackupAndTheFirstCommits) {
   EXPECT_EQ(queue.prompts_committed(), 4);
 }
 
-// A generating phase of many workers: see lease_simulation for the figures of 4,096 and 450,000.
+// tests/benchmarks/lease_simulation.cpp has figures for 4,096 workers and 450,000 prompts.
 class SimulatedPhase : public ::testing::Test {
  protected:
   void expect_each_once(const test::SimulatedRun& run) {
@@ -155,7 +155,7 @@ class SimulatedPhase : public ::testing::Test {
   test::SimulatedJob job_{.ranks = 410, .most = 64};
 };
 
-/// Of this thread alone: what the machine does beside it is no slowness of its own.
+/// Time of this thread only, without the machine's other load.
 double processor_seconds() {
   timespec time{};
   EXPECT_EQ(::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time), 0);
@@ -201,7 +201,7 @@ TEST(LeaseQueue, UnknownLeasesAreRefused) {
   EXPECT_THROW(queue.committed(5, 0, 1), InternalError) << "nobody was granted";
 }
 
-// Thousands of workers that are slow, die and come back: every prompt is committed exactly once.
+// Every prompt is committed exactly once.
 TEST(LeaseQueue, ThousandsOfUnreliableWorkers) {
   constexpr std::int64_t kPrompts = 50'000;
   constexpr Rank kWorkers = 3'000;
@@ -238,7 +238,7 @@ TEST(LeaseQueue, ThousandsOfUnreliableWorkers) {
         }
       }
     }
-    // A dead worker's place is taken by a new one, as after a relaunch.
+    // A new worker replaces a dead one, as after a relaunch.
     if (idle.empty() && (running.empty() || running.begin()->first > 1e8)) {
       idle.insert(0);
     }

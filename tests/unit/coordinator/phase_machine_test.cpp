@@ -9,7 +9,7 @@ namespace {
 
 using Kind = Command::Kind;
 
-// Carries a command out on the facts, as a run would on disk.
+// Applies a command to the facts, as a run would on disk.
 void apply(JobFacts& facts, const Command& command) {
   switch (command.kind) {
     case Kind::import_prompts:

@@ -138,7 +138,7 @@ TEST_F(RunLockTest, ARefreshSeenHalfWrittenStillNamesItsHolder) {
 
 TEST_F(RunLockTest, AHolderThatWakesUpTooLateIsToldOfItsSuccessor) {
   std::promise<std::string> told;
-  // Does not refresh in the time after which the second takes it for dead.
+  // Refreshes too late for the second owner, which takes it for dead.
   const RunLock suspended(directory_, RunLock::Timing{5, 60},
                           [&](const std::string& reason) { told.set_value(reason); });
   const RunLock second(directory_, RunLock::Timing{0.05, 0.3}, [](const std::string& reason) {

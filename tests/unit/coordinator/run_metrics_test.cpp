@@ -51,7 +51,7 @@ TEST(RunMetrics, LabelsAreEscapedAndAnErrorIsNoLabel) {
               Not(HasSubstr("disk full")));
 }
 
-// What the collector wants: HELP and TYPE of each metric once, before its samples, no timestamps.
+// The collector wants HELP and TYPE once per metric before its samples, and no timestamps.
 TEST(RunMetrics, EveryMetricIsDeclaredOnceBeforeItsSamples) {
   std::set<std::string> declared;
   std::istringstream lines(run_metrics("a", running()));

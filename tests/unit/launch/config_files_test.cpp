@@ -1,5 +1,3 @@
-// Every configuration that is delivered reads and validates.
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -55,7 +53,7 @@ TEST(ConfigFiles, AllReadAndValidate) {
       EXPECT_NO_THROW(read_finetune_config(text, path.string(), {}).validate());
     } else if (text.find("\n[sweep]") != std::string::npos &&
                text.find("\n[prompts]") == std::string::npos) {
-      // For `jforge sweep` alone.
+      // For `jforge sweep` only.
       const JobConfig config = read_job_config(text, path.string(), {});
       EXPECT_NO_THROW(config.evaluate.validate());
       EXPECT_NO_THROW(config.sweep.validate());
@@ -86,7 +84,7 @@ TEST(ConfigFiles, ThePaperSettingIsThePapers) {
   EXPECT_EQ(config.generate.max_new_tokens, 2048);
 }
 
-// For 7 billion parameters: nobody looks at the answers of a run of days.
+// Nobody looks at the answers during a run of days.
 TEST(ConfigFiles, LargeExamplesWatchTheirAnswers) {
   for (const char* const name :
        {"paper.toml", "paper_8xh100.toml", "opencodeinstruct.toml", "openthoughts2_math.toml"}) {
@@ -98,8 +96,7 @@ TEST(ConfigFiles, LargeExamplesWatchTheirAnswers) {
   }
 }
 
-// The arms of the ablations and of the study on a real model differ from a recipe by what their
-// scripts set, and by nothing that stands here.
+// Their arms differ from a recipe only by what the scripts set.
 TEST(ConfigFiles, StudiesBeginWithARecipe) {
   for (const char* const name : {"ablations.toml", "study_real.toml"}) {
     EXPECT_EQ(job(name).recipe, Recipe::jacobi_forcing) << name;
@@ -113,8 +110,7 @@ TEST(ConfigFiles, DataSetsNameTheirFields) {
   EXPECT_EQ(job("openthoughts2_math.toml").prompts.field, "/conversations/0/value");
 }
 
-// A sample of the longest prompt and answer must fit into one micro-batch, or the run stops at its
-// first lease.
+// Otherwise the run would stop at its first lease.
 TEST(ConfigFiles, LongestSamplesFitIntoAMicroBatch) {
   for (const char* const name :
        {"paper.toml", "paper_8xh100.toml", "opencodeinstruct.toml", "openthoughts2_math.toml"}) {

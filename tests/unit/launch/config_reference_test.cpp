@@ -82,7 +82,7 @@ TEST(ConfigReference, CommentedConfigIsValidAndHoldsTheDefaults) {
   ASSERT_EQ(read.rounds.size(), 1U);
   EXPECT_NO_THROW(read.validate(1));
 
-  // With the comment signs of its keys taken away it still says the same.
+  // The commented keys are the defaults: uncommenting them changes no value.
   std::string uncommented;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {

@@ -13,14 +13,14 @@ namespace {
 enum class Colour : std::uint8_t { red, green };
 constexpr EnumName<Colour> kColours[] = {{Colour::red, "red"}, {Colour::green, "green"}};
 
-// Reads `text` as the value of a field of type T; returns what was expected, "" when it fits.
+// Reads `text` into `value`; returns what was expected, or "" if it fits.
 template <class T>
 std::string read(const std::string& text, T& value) {
   const toml::table table = toml::parse("value = " + text);
   return read_value(*table.get("value"), value).value_or("");
 }
 
-// What is written must be TOML that reads back as the same value.
+// The written TOML must read back as the same value.
 template <class T>
 void expect_round_trip(const T& value) {
   const auto text = write_value(value);
@@ -71,7 +71,7 @@ TEST(Field, AnOptionalThatIsNotSetIsNotWritten) {
 
 TEST(Field, FloatsAreWrittenInTheirShortForm) {
   EXPECT_EQ(write_value(0.95F), "0.95");
-  EXPECT_EQ(write_value(1.0), "1.0");  // TOML would take "1" for a whole number
+  EXPECT_EQ(write_value(1.0), "1.0");  // TOML would read "1" as a whole number
 }
 
 TEST(Field, WrongTypesSayWhatWasExpected) {
@@ -92,7 +92,7 @@ TEST(Field, WholeNumbersTakeNoFractionsAndKeepTheirRange) {
   std::int32_t small = 1;
   EXPECT_EQ(read("1.5", small), "a whole number");
   EXPECT_EQ(read("2147483648", small), "a whole number from -2147483648 to 2147483647");
-  // What --set makes of numbers beyond TOML's; a short number in quotes is a text.
+  // --set passes numbers beyond TOML's as text; a short number in quotes is a text.
   EXPECT_EQ(read("\"-99999999999999999999\"", small),
             "a whole number from -2147483648 to 2147483647");
   EXPECT_EQ(read("\"5\"", small), "a whole number");

@@ -33,7 +33,7 @@ JobConfig job() {
   JobConfig config;
   config.rounds.resize(2);
   config.rounds[0].block_size = 16;
-  config.rounds[1].block_size = 48;  // 64 new tokens are 96 in whole blocks.
+  config.rounds[1].block_size = 48;  // 64 new tokens are 96 in whole blocks
   config.generate.max_new_tokens = 64;
   config.generate.batch_prompts = 4;
   config.train.batch_samples = 6;
@@ -73,7 +73,7 @@ TEST(MemoryPlan, CountsWhatThePhasesAllocate) {
               plan.cache * 2 / 4);
   }
 
-  // Of imported prompts as many as fill the batch, the longest: 126 rows take two pages, 129 three.
+  // Only the longest imported prompts that fill the batch: 126 rows take two pages, 129 three.
   const auto cache_of = [&](std::vector<std::int64_t> lengths, std::int64_t cache_mb) {
     JobConfig config = job();
     config.generate.cache_mb = cache_mb;
@@ -109,7 +109,7 @@ TEST(MemoryPlan, FollowsStageAndType) {
   EXPECT_EQ(plan.state.total(), training_memory(table, sharding).total());
   EXPECT_EQ(plan.activations, static_cast<double>(TrainingTransformer::bytes(
                                   plan_model(), plan.rows, {.compute = DType::bfloat16})));
-  // Eight ranks' shards of a checkpoint's copy are less than the model that each begins with.
+  // Eight ranks' shards of a checkpoint copy are less than the initial model of each.
   EXPECT_LT(plan.snapshot, plan.weights);
   EXPECT_EQ(plan.training(), plan.state.total() + plan.weights + plan.activations);
   EXPECT_EQ(plan.micro_batches, 1) << "one sample of 222 rows on each rank";
@@ -132,7 +132,7 @@ TEST(MemoryPlan, AFrozenTeacherIsWeightsAndAForward) {
   EXPECT_EQ(frozen.payload.total(), detached.payload.total())
       << "nothing is gathered below stage 3";
   const MemoryPlan on_device = plan_for(Device::cuda);
-  // Its rows have logits of their own: of noisy ones, half of all where prompts are short.
+  // The teacher's rows have logits of their own; noisy rows are half of all if prompts are short.
   EXPECT_EQ(on_device.loss, 1.5 * detached_on_device.loss);
   EXPECT_EQ(on_device.training_on_device() - detached_on_device.training_on_device(),
             frozen.weights + forward + detached_on_device.loss / 2);
@@ -159,7 +159,7 @@ TEST(MemoryPlan, ChecksInTrainingTakeADecodersMemory) {
   const MemoryPlan detached =
       plan_memory(without, plan_model(), 2, Device::cpu, {std::nullopt, 30}, false);
   EXPECT_EQ(plan_for(Device::cpu).training() - detached.training(), decoding + plan.weights);
-  // The longer answers of held-out problems.
+  // Longer answers of held-out problems.
   config.train.early_stop = {.every = 5, .task = "gsm8k", .problems = 2};
   EXPECT_EQ(plan_for(Device::cpu).probe.decoding,
             static_cast<double>(InferenceTransformer::bytes(
@@ -173,7 +173,7 @@ TEST(MemoryPlan, ChecksInTrainingTakeADecodersMemory) {
           plan_model(),
           {.num_slots = 3, .slot_capacity = 30 + 512, .weights = WeightStorage::bfloat16},
           Device::cpu)));
-  // And their prompts, of several examples.
+  // Prompts with several examples.
   EXPECT_EQ(plan_memory(config, plan_model(), 2, Device::cpu, {std::nullopt, 30, {}, 400}, false)
                 .probe.decoding,
             static_cast<double>(InferenceTransformer::bytes(
@@ -237,7 +237,7 @@ TEST(MemoryPlan, ADeviceHoldsActivationsAndCache) {
   EXPECT_EQ(copies.training(), host.training() - host.activations);
   EXPECT_EQ(copies.training_on_device(),
             2 * device.weights + host.activations + device.loss + device.products);
-  // Its own copy of the embedding on top of what the host packs.
+  // Its own copy of the embedding, besides what the host packs.
   EXPECT_GT(device.generation_on_device() - device.products,
             host.generation() - host.weights + 4 * 1000 * 64);
 }
@@ -308,7 +308,7 @@ TEST(MemoryPlan, WhatDoesNotFitADeviceIsRefusedWithItsParts) {
               ::testing::ThrowsMessage<EnvironmentError>(
                   AllOf(HasSubstr("generation needs"), HasSubstr("which 2 ranks share"),
                         HasSubstr("generate.batch_prompts (now 4)"))));
-  // Alone on its device a rank makes do with a smaller cache, down to one sequence's.
+  // A rank alone on its device can use a smaller cache, down to one sequence's.
   const double least = plan.generation_on_device() - plan.cache + plan.least_cache;
   EXPECT_LT(least, plan.generation_on_device());
   EXPECT_NO_THROW(refusal({.generation = true, .training = false}, 1, least + 1)());
@@ -326,7 +326,7 @@ TEST(MemoryPlan, OnlyThePhasesThatAProcessRunsCount) {
   const MemoryPlan plan =
       plan_memory(job(), plan_model(), 2, Device::cpu, {std::nullopt, 30}, false);
   ASSERT_LT(plan.generation(), plan.training());
-  // What `jforge generate` alone needs, and not a byte for training.
+  // Exactly what `jforge generate` needs, without training.
   const auto available = static_cast<std::uint64_t>(2 * plan.generation());
   const PlannedPhases generate{.generation = true, .training = false};
   const PlannedPhases train{.generation = false, .training = true};
@@ -365,7 +365,7 @@ TEST_F(DescribePlan, StepsSayEverythingBeforeTheImport) {
                           HasSubstr("time, estimated, all rounds")));
 }
 
-// As many prompts as that cannot be counted one by one.
+// Too many prompts to count one by one.
 TEST_F(DescribePlan, TheMostStepsAndSamplesThatAreAllowedArePlanned) {
   config_.rounds[0].steps = kMostSteps;
   config_.train.batch_samples = kMostBatchSamples;
@@ -373,7 +373,7 @@ TEST_F(DescribePlan, TheMostStepsAndSamplesThatAreAllowedArePlanned) {
 }
 
 TEST_F(DescribePlan, EveryStateTakesMoreThanTwoOfEachBlock) {
-  // 60 answers of 64 tokens in prompts of as many as the model's positions leave: 512 - 64.
+  // 60 answers of 64 tokens with the longest prompts: 512 - 64.
   const auto megabytes_of = [](int states) {
     return fmt::format("at most {:.1f} MB of trajectories", 60 * (states * 64 + 512) * 4 / 1e6);
   };
@@ -389,7 +389,7 @@ TEST(PlanTime, CountsTheMatricesThatAForwardReads) {
     const ParameterTable table(model, 1);
     std::int64_t weights = 0;
     for (const ParameterEntry& entry : table.entries()) {
-      // Of the embedding a forward reads as many rows as it has.
+      // A forward reads only its rows' part of the embedding.
       if (entry.decay && (model.tie_word_embeddings || entry.name != "model.embed_tokens.weight")) {
         weights += entry.shape.elements();
       }
@@ -428,7 +428,8 @@ TEST_F(DescribePlan, ADeviceThatIsNotHereIsCalculated) {
   EXPECT_THAT(text(half), HasSubstr("0.000551 ms at least"));
   EXPECT_THAT(text(whole), HasSubstr("0.000275 ms at least"));
   KnownDevice tiny = half;
-  tiny.memory_bytes = 2.9e9;  // The model takes less than a megabyte; the libraries do not.
+  tiny.memory_bytes = 2.9e9;  // too little for the libraries, although the model takes less than a
+                              // megabyte
   EXPECT_THAT(text(tiny), AllOf(HasSubstr("CUDA, cuBLAS and NCCL"), HasSubstr("DOES NOT FIT")));
 }
 

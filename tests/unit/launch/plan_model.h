@@ -1,6 +1,6 @@
 #pragma once
 
-/// The small model whose plans are calculated by hand.
+/// A small model whose plans can be calculated by hand.
 
 #include "model/transformer/transformer_config.h"
 

@@ -40,7 +40,7 @@ StepMetrics step(std::int64_t number) {
   return metrics;
 }
 
-// Captured standard error is a file, so this is the form of a pipe or a Slurm log.
+// Captured standard error is a file, like a pipe or a Slurm log.
 TEST(ProgressDisplay, PipesGetWholeLinesAndTheLastStepAlways) {
   CaptureStderr();
   ProgressDisplay display({}, 1000);
@@ -72,7 +72,7 @@ TEST(ProgressDisplay, GenerationShowsPromptsAndTokensPerForward) {
   CaptureStderr();
   ProgressDisplay display({}, 0);
   display.begin("generate round 2");
-  display.generation({}, 100);  // no round is open: nothing to show
+  display.generation({}, 100);  // no round is open
   display.generation({5, 10, 305, 200, 450, 300}, 100);
   const std::string text = GetCapturedStderr();
   EXPECT_THAT(text, HasSubstr("generate round 2: 5/10 prompts"));
@@ -95,7 +95,7 @@ TEST(ProgressDisplay, GenerationShowsTokensAndTimeLeftBeforeTheFirstLeaseIsCommi
                             "block TPF 2.50\n"));
 }
 
-// The mean of the committed answers is 100 tokens: 1000 in all, of which 300 are made.
+// Committed answers have 100 tokens on average: 1000 in all, of which 300 are made.
 TEST(ProgressDisplay, TheTimeLeftIsWhatTheCommittedAnswersSay) {
   CaptureStderr();
   std::vector<PhaseProgress> published;
@@ -146,7 +146,7 @@ TEST(BarLine, StaysWithinTheTerminal) {
   }
 }
 
-// The last prompts are committed by any rank, and rank 0 may be told of it several times.
+// Any rank commits the last prompts, and rank 0 may learn of it several times.
 TEST(ProgressDisplay, GenerationEndsWithOneLineForAllPrompts) {
   CaptureStderr();
   ProgressDisplay display({}, 1000);

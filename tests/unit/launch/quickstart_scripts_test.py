@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""The quickstart's generators: equal input gives equal files, the sets are disjoint, the sums are right.
-
-Environment: JFORGE_SOURCE_DIR (root of the tree); ctest sets it.
+"""The quickstart's generators: equal input gives equal files, the sets are disjoint, the sums are right. Environment:
+JFORGE_SOURCE_DIR (root of the tree); ctest sets it.
 """
 
 import gzip
@@ -48,7 +47,7 @@ class ScriptTest(unittest.TestCase):
         return result
 
     def problems(self, name, train=300, prompts=200, validation=200, test=200, seed=7):
-        """A folder of generated problems, made once for each name."""
+        """Returns a folder of generated problems, made once for each name."""
         folder = self.root / name
         if not folder.exists():
             self.script("make_word_problems.py", "--out", folder, "--train", train, "--prompts", prompts,
@@ -56,7 +55,7 @@ class ScriptTest(unittest.TestCase):
         return folder
 
     def bundled(self):
-        """All sets as launch/quickstart/reproduce.sh makes them."""
+        """Returns all sets as launch/quickstart/reproduce.sh makes them."""
         return self.problems("bundled", train=120000, prompts=6000, validation=1000, test=1000)
 
     @staticmethod
@@ -90,7 +89,7 @@ class WordProblems(ScriptTest):
             self.assertNotIn(question, training_text)
 
     def test_no_answer_of_a_test_or_validation_problem_stands_in_training(self):
-        """With so many training problems that answers would repeat if nothing kept them apart."""
+        """With enough training problems for answers to repeat by chance."""
         folder = self.bundled()
         answers = {part: {problem["answer"] for problem in self.read(folder / f"{part}.jsonl.gz")[:20000]}
                    for part in PARTS}
@@ -102,7 +101,7 @@ class WordProblems(ScriptTest):
                 self.assertNotIn(answer, training_text, part)
 
     def test_what_the_bundled_test_set_shares_with_the_base_models_training(self):
-        """The figures that the pages name, on the bundled files themselves."""
+        """Checks the figures in the documentation on the bundled files."""
         result = self.script("measure_overlap.py", "--train", self.bundled() / "train.jsonl.gz", "--train",
                              QUICKSTART / "prompts.jsonl.gz", "--test", QUICKSTART / "word_problems/test.jsonl.gz")
         self.assertEqual(
@@ -143,7 +142,7 @@ class WordProblems(ScriptTest):
                 self.assertEqual(final, steps[-1][3], problem)
 
     def test_first_numbers_come_from_the_question(self):
-        """A first step may use only what the question gives in figures or in these words."""
+        """A first step uses only the question's figures and these words."""
         words = {"twice": "2", "three times": "3", "weeks": "7"}
         for problem in self.read(self.problems("a") / "test.jsonl.gz"):
             left, _, right, _ = STEP.search(problem["answer"]).groups()
@@ -168,7 +167,7 @@ class Ledger(ScriptTest):
     LINE = re.compile(r"^(.+): (?:(\d+) \* (\d+) = (\d+), )?(\d+) ([-+]) (\d+) = (\d+)\.$")
 
     def ledger(self, name, *words, train=300, prompts=300, validation=60, test=60, seed=7):
-        """Every set of a folder of generated ledgers, made once for each name."""
+        """Returns the sets of a folder of generated ledgers, made once for each name."""
         folder = self.root / f"ledger-{name}"
         if not folder.exists():
             self.script("make_ledger.py", "--out", folder, "--train", train, "--prompts", prompts, "--validation",
@@ -201,8 +200,8 @@ class Ledger(ScriptTest):
                 self.assertTrue(problem["answer"].endswith(f"\n#### {total}"), part)
 
     def test_no_held_out_sequence_of_lines_is_trained_on(self):
-        """Nor are the sums of a whole answer; and no question is asked twice."""
-        # So short that sequences would repeat if nothing kept them apart.
+        """Neither sequences of lines nor a whole answer's sums; and questions are unique."""
+        # Short enough for sequences to repeat by chance.
         sets = self.ledger("short", "--fewest", 4, "--most", 4, train=6000, prompts=6000, validation=500, test=500)
         shapes = {part: {measure_overlap.shape(problem["answer"]) for problem in sets[part]} for part in PARTS}
         lines = {line for shape in shapes["train"] for line in shape.split("\n")[1:-1]}
@@ -262,12 +261,12 @@ class RealPrompts(ScriptTest):
 
 
 class StudyReal(ScriptTest):
-    """tests/benchmarks/study_real.py: its measures, and its page of a study that has two models and a task."""
+    """tests/benchmarks/study_real.py: its measures, and the page of a study with two models and a task."""
 
     def test_accuracy_under_parallelism(self):
         score = study_real.accuracy_under_parallelism
         self.assertAlmostEqual(80, score([(1, 80)], 80))
-        # Nothing lost: the plain area. The best model of the task sets the measure.
+        # Without loss: the plain area. The task's best model sets the measure.
         self.assertAlmostEqual(80 * 4, score([(4, 80), (1, 80), (2, 80)], 80))
         self.assertAlmostEqual(80 + 80 * math.exp(-3 * 0.2), score([(1, 80), (2, 80)], 100))
         self.assertAlmostEqual(80 + 0.5 * (80 + 76 * math.exp(-3 * 0.05)), score([(1, 80), (2, 76)], 80))
@@ -281,7 +280,7 @@ class StudyReal(ScriptTest):
         self.assertAlmostEqual(1 - 2 / 6, study_real.repetition("x y x y x y x y x"))
 
     def test_paired_interval(self):
-        # Of 400 differences with mean 0.1 and standard deviation 1, half of 95 % is 1.96 / 20.
+        # 400 differences with mean 0.1 and standard deviation 1: half of 95 % is 1.96 / 20.
         shared = [10.0 * math.sin(i) for i in range(400)]
         others = [value + (1.1 if i % 2 else -0.9) for i, value in enumerate(shared)]
         low, high = study_real.paired_interval(statistics.mean, others, shared)
@@ -323,7 +322,7 @@ class StudyReal(ScriptTest):
                             work / "evaluation" / arm, "--model", arm, "--out", answers], check=True)
             self.assertEqual([("q0", texts[0]), ("q1", texts[1])], [
                 (one["question"], one["answer"]) for one in map(json.loads, answers.read_text("utf-8").splitlines())])
-            # The second has no end of sequence: its last value is not the answer's.
+            # The second has no end of sequence, so its last value does not count.
             put(f"evaluation/{arm}/likelihood.jsonl", "".join(json.dumps({"log_probabilities": values}) + "\n" for values in (
                 [-1, -2 if arm == "base" else -3], [-1, -2, -50])))
         put("seconds/finetune", "12\n")
@@ -365,7 +364,7 @@ class StudyReal(ScriptTest):
         self.assertIn("the arm's tokens per forward over noise-linear's", out)
         self.assertIn("y_max = 96 %", out)
         self.assertIn("| clean-random | 240 | 2 | 91.0 ± 0.0 | 4.00 ± 0.00 |", out)
-        # Two seeds that are a point ahead are not an interval without width.
+        # Equal differences of two seeds give no interval.
         self.assertIn("| clean-random | 240 | 2 | +1.0 | 2.00", out)
         self.assertIn("| mixed-random | 240 | 2 | +2.5 ± 6.4 | 1.41", out)
 
@@ -397,7 +396,7 @@ class Tokenizer(ScriptTest):
         self.assertEqual({"<|endoftext|>": 297, "<|im_start|>": 298, "<|im_end|>": 299}, specials)
         known = {token for token in vocabulary if len(token) == 1}
         self.assertEqual(256, len(known))
-        for merge in merges:  # in order: a merge joins what exists already
+        for merge in merges:  # in order: a merge joins existing tokens
             left, right = merge.split(" ")
             self.assertIn(left, known)
             self.assertIn(right, known)

@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
-"""The README's two commands up to the build: what is missing is named, installed by root alone, and never half done.
-Beside them the scripts of launch/models, which make a model directory.
-
-Make-believe dpkg-query, apt-get, id, sleep and python3 come first on PATH; nothing is installed.
-Environment: JFORGE_SOURCE_DIR (root of the tree); ctest sets it.
+"""The README's two commands up to the build: missing packages are named, installed by root only, and never half done.
+Also the scripts of launch/models, which make a model directory. Fake dpkg-query, apt-get, id, sleep and python3 come
+first on PATH; no package is installed. Environment: JFORGE_SOURCE_DIR (root of the tree); ctest sets it.
 """
 
 import json
@@ -164,7 +162,7 @@ class SetupScripts(unittest.TestCase):
         self.assertIn("threads=1 policy=passive", self.mpi_environment().stdout)
 
     def interrupt(self, mpirun, times):
-        """Ctrl-C, `times` times, on a terminal that runs local_mpirun.sh; returns its exit code and what was shown."""
+        """Types Ctrl-C `times` times into local_mpirun.sh's terminal; returns its exit code and output."""
         self.machine()
         self.fake("mpirun", f"trap 'echo asked to stop; {mpirun}' USR2\ntrap 'echo ended; exit 143' TERM\n"
                             "trap 'echo interrupted; exit 1' INT\necho up\nwhile :; do read -t 0.05 </dev/zero; done")
@@ -179,7 +177,7 @@ class SetupScripts(unittest.TestCase):
         while True:
             try:
                 shown += os.read(terminal, 1000).decode()
-            except OSError:  # Linux' way to say that the other side is closed.
+            except OSError:  # Linux reports a closed other side so
                 break
             if sent < times and expected[sent] in shown:
                 os.write(terminal, b"\x03")
@@ -223,7 +221,7 @@ class SetupScripts(unittest.TestCase):
 
 @unittest.skipUnless(gguf, "the Python packages gguf and numpy are not installed")
 class GgufToHf(unittest.TestCase):
-    """A made-up file of one layer, its values exact in bfloat16."""
+    """A synthetic file of one layer with values exact in bfloat16."""
 
     TOKENS = ["<|endoftext|>", "<|im_end|>", "a", "b", "ab", "1"]
     HEADS, KV_HEADS, HIDDEN, INNER = 2, 1, 32, 64
@@ -260,7 +258,7 @@ class GgufToHf(unittest.TestCase):
                 ("blk.0.ffn_up", layer + "mlp.up_proj", (self.INNER, self.HIDDEN)),
                 ("blk.0.ffn_down", layer + "mlp.down_proj", (self.HIDDEN, self.INNER))):
             values = rng.integers(-100, 100, shape).astype(numpy.float32)
-            if name == "blk.0.ffn_down":  # In 4 bits: each block of 32 goes from 0 to 15.
+            if name == "blk.0.ffn_down":  # in 4 bits: each block of 32 covers 0 to 15
                 values = numpy.tile(numpy.arange(32, dtype=numpy.float32) % 16, (self.HIDDEN, self.INNER // 32))
                 kind = gguf.GGMLQuantizationType.Q4_1
                 writer.add_tensor(f"{name}.weight", gguf.quants.quantize(values, kind), raw_dtype=kind)

@@ -31,7 +31,7 @@ std::string source_file(const std::string& name) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-// What the parser itself prints for --help behind the command.
+// Returns the parser's output for --help after the command.
 std::string help_of(const CommandDescription& command) {
   std::vector<std::string> words = command.path;
   words.emplace_back("--help");
@@ -45,7 +45,7 @@ std::string help_of(const CommandDescription& command) {
   return ::testing::internal::GetCapturedStdout();
 }
 
-// Every first group of `pattern` in `text`.
+// Returns every first group of `pattern` in `text`.
 std::set<std::string> found(const std::string& text, const std::string& pattern) {
   const std::regex regex(pattern);
   std::set<std::string> words;
@@ -55,7 +55,7 @@ std::set<std::string> found(const std::string& text, const std::string& pattern)
   return words;
 }
 
-// The part of `text` from `begin` to the next `end`.
+// Returns the part of `text` from `begin` to the next `end`.
 std::string part(const std::string& text, const std::string& begin, const std::string& end) {
   const std::size_t from = text.find(begin);
   EXPECT_NE(from, std::string::npos) << begin;
@@ -89,7 +89,7 @@ TEST(Shell, DescriptionHoldsWhatTheParserShows) {
   }
 }
 
-// The words that are offered after `words`.
+// Returns the words offered after `words`.
 std::set<std::string> candidates(const CommandDescription& program,
                                  const std::vector<std::string>& words) {
   return found(completion_candidates(program, words), "(?:^|\n)([^\t\n]+)");

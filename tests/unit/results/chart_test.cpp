@@ -17,9 +17,9 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kBottom = 336;  // of the area that data is drawn in
+constexpr double kBottom = 336;  // of the data area
 
-/// Returns the document, in which every element is closed in order and every number is printed.
+/// Returns the document after checking that elements nest and numbers are finite.
 std::string well_formed(const Chart& chart) {
   std::string svg = render_svg(chart);
   const std::regex tag("<(/?)([a-z]+)[^<>]*?(/?)>");
@@ -38,7 +38,7 @@ std::string well_formed(const Chart& chart) {
   return svg;
 }
 
-/// Returns what the one group of `pattern` matched, each time, as numbers.
+/// Returns every match of `pattern`'s group as a number.
 std::vector<double> numbers(const std::string& svg, const std::string& pattern) {
   std::vector<double> found;
   const std::regex regex(pattern);
@@ -51,7 +51,7 @@ std::vector<double> numbers(const std::string& svg, const std::string& pattern) 
 std::vector<double> dots(const std::string& svg, const std::string& coordinate) {
   return numbers(svg, "<circle[^>]*" + coordinate + "=\"([-0-9.]+)\"[^>]*r=\"4\"");
 }
-/// Labels of the y axis.
+/// Returns the labels of the y axis.
 std::vector<double> ticks(const std::string& svg) {
   return numbers(svg, "text-anchor=\"end\" font-size=\"11\" >([-0-9.]+)<");
 }
@@ -82,7 +82,7 @@ TEST(Chart, DrawsEverySeriesWithItsName) {
 TEST(Chart, AxesFitTheData) {
   EXPECT_THAT(ticks(well_formed(chart_of({0, 1}, {95.4, 99.6}))), ElementsAre(96, 97, 98, 99));
   EXPECT_THAT(ticks(well_formed(chart_of({0, 1}, {-0.3, 0.3}))), testing::Contains(0.0));
-  well_formed(chart_of({0, 1}, {1e17, 1e17 + 16}));  // ends
+  well_formed(chart_of({0, 1}, {1e17, 1e17 + 16}));  // must end
   Chart chart = chart_of({0, 1}, {50, 100});
   chart.y.from_zero = true;
   const std::string svg = well_formed(chart);
@@ -185,7 +185,7 @@ TEST(Chart, ASurfaceIsCellsBetweenTheMeasuredPointsWithAKey) {
   EXPECT_THAT(svg, HasSubstr(">speed<"));
   const std::vector<double> x = dots(svg, "cx");
   EXPECT_NEAR(x.at(2), (x.at(0) + x.at(1)) / 2, 0.2);
-  // From left to right from the darkest to the lightest colour.
+  // From the darkest colour on the left to the lightest on the right.
   EXPECT_GT(numbers(svg, "<rect x=\"(72.0)\"[^>]*fill=\"#440154\"").size(), 10U);
   EXPECT_EQ(numbers(svg, "<rect x=\"(72.0)\"[^>]*fill=\"#fde725\"").size(), 0U);
   EXPECT_GT(numbers(svg, "fill=\"#fde(7)25\"").size(), 24U);

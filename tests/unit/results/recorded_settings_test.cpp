@@ -7,7 +7,7 @@
 namespace jforge {
 namespace {
 
-/// Reports cannot see the methods: a setting that they do not know would be shown nowhere.
+/// Reports do not see the methods and would not show an unknown setting.
 TEST(RecordedSettings, EveryMethodsSettingsAreKnown) {
   for (const std::string& name : decoding_method_names()) {
     const DecodingMethod method =

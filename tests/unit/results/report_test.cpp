@@ -47,7 +47,7 @@ Json speed(int batch, const Json& tokens_per_second, const Json& speed_up) {
   return json;
 }
 
-/// Without a speed-up: of greedy decoding, or nothing to compare with.
+/// `speed_up` is null for greedy decoding or without a baseline.
 Json figures(double accuracy, double tpf, const Json& tokens_per_second,
              const Json& speed_up = nullptr) {
   return {{"accuracy", accuracy},
@@ -83,7 +83,7 @@ std::size_t code_points(const std::string& line) {
   return count;
 }
 
-/// A table's lines as cells, in the order of `text`; rules between head and rows left out.
+/// Returns the tables' lines as cells, without the rules below heads.
 std::vector<std::vector<std::string>> lines_of(const std::string& text) {
   std::vector<std::vector<std::string>> found;
   std::istringstream lines(text);
@@ -103,7 +103,8 @@ std::vector<std::vector<std::string>> lines_of(const std::string& text) {
   return found;
 }
 
-/// Under `head` in the first table that has this column, in the row that begins with `first`.
+/// Returns the cell under `head` in the row that begins with `first`, of the first table with this
+/// column.
 std::string cell_of(const std::string& text, const std::vector<std::string>& first,
                     const std::string& head) {
   std::vector<std::string> heads;
@@ -138,7 +139,7 @@ TEST(Report, BeginsWithTheResult) {
                         "of 1.\n\n"));
 }
 
-/// The text is that of Python's csv.writer.
+/// The text equals that of Python's csv.writer.
 TEST(Report, FiguresAreWrittenAsCsv) {
   const TemporaryDirectory run;
   const Json summary = {
@@ -260,7 +261,7 @@ TEST(FastestByClock, NamesAWinnerOrSaysThatThereIsNone) {
             "a, 1.50× AR (1.38–1.62); not told apart from it: b, 1.38× AR (1.25–1.50)");
   EXPECT_EQ(fastest({1.5, 2}, false), "b, 200 tokens/s (196–204)");
   EXPECT_TRUE(fastest({}).empty());
-  // Behind AR on average, but not certainly.
+  // Slower than AR on average, but not certainly.
   const Json slow = with_speed(50, 0.75);
   Json unsure = with_speed(50, 0.5);
   unsure["speed"][0]["speed_up_high"] = 1.25;
@@ -308,7 +309,7 @@ TEST(Report, OtherProblemsAndOtherSamplingHaveTablesOfTheirOwn) {
   methods["a"] = figures(0.9, 1, 100);
   methods["b"] = figures(0.5, 2, 100);
   methods["c"] = figures(0.25, 3, 100);
-  methods["a"]["temperature"] = 1;  // The first one's heading begins as the others' do.
+  methods["a"]["temperature"] = 1;  // the first heading is a prefix of the others
   methods["a"]["problems"] = "01";
   methods["b"]["problems"] = "01";
   methods["c"]["problems"] = "02";
@@ -344,7 +345,7 @@ TEST(Report, AblationSetsTrainedModelsSideBySide) {
   EXPECT_EQ(cell_of(ablation, row, "TPF"), "4.00");
   EXPECT_EQ(cell_of(ablation, row, "forwards/token"), "0.25");
   EXPECT_EQ(cell_of(ablation, row, "over its AR, batch 1"), "3.00× (2.88–3.12)");
-  // With one trained model there is nothing to compare, and the report says so.
+  // With one trained model there is no comparison, and the report says so.
   summary["models"].erase("cllm");
   write(run / "evaluation/summary.json", summary.dump());
   (void)write_report(run.path());
@@ -452,7 +453,7 @@ TEST(Report, AccuracyByEachRuleIsShownBesideTheFirstOnes) {
   EXPECT_THAT(read(run / "report.md"), Not(HasSubstr("evalchemy")));
 }
 
-/// Of every table in `text`: its lines are of one width, which a terminal shows.
+/// Expects the lines of each table to have the same width, which fits a terminal.
 void expect_tables_fit(const std::string& text) {
   std::size_t width = 0;
   std::istringstream lines(text);
@@ -493,13 +494,13 @@ TEST(Report, TablesLineUpAndFitTheirWidth) {
 TEST(MarkdownTable, LeavesOutEmptyColumnsAndCutsWideOnes) {
   EXPECT_EQ(markdown_table({{"key", "empty", "full"}, {"a", "–", "1"}, {"b", "", "–"}}),
             "| key | full |\n|-----|------|\n| a   | 1    |\n| b   | –    |\n");
-  // The keys stay, whatever they hold, and begin each part.
+  // The key columns begin each part.
   const std::string wide(50, 'w');
   const std::string table = markdown_table({{"k", "first", "second"}, {"–", wide, wide}}, 1);
   expect_tables_fit(table);
   EXPECT_EQ(lines_of(table).size(), 4U);
   EXPECT_EQ(lines_of(table)[2], (std::vector<std::string>{"k", "second"}));
-  // Exactly as wide as may be: one table; one more: two.
+  // Exactly the maximum width gives one table, one more two.
   const auto parts = [](std::size_t letters) {
     return lines_of(markdown_table({{"key", "a", "b"}, {"1", "2", std::string(letters, 'x')}}))
                .size() /
@@ -561,12 +562,12 @@ TEST(Report, EveryPartThatIsThereIsShown) {
         "500 read, 321 kept", "too long", "179", "## Run", "abc"}) {
     EXPECT_THAT(report, HasSubstr(part));
   }
-  // The status is of the moment of writing and would be wrong a moment later.
+  // The status would soon be outdated.
   EXPECT_THAT(report, Not(HasSubstr("finished")));
   // All attempts' steps, each once.
   const std::string merged = read(run / "metrics.jsonl");
   EXPECT_EQ(std::ranges::count(merged, '\n'), 4);
-  // Every picture that the report shows is there.
+  // Every picture of the report exists.
   for (const char* name : {"tpf", "loss_consistency", "loss_autoregressive"}) {
     EXPECT_THAT(report, HasSubstr("(figures/" + std::string(name) + ".svg)"));
     EXPECT_THAT(read(run / ("figures/" + std::string(name) + ".svg")), HasSubstr("</svg>"));
@@ -591,7 +592,7 @@ TEST(Report, RoundsFollowEachOtherOnTheStepAxisAndLossesAreSmoothed) {
   for (const char* text : {">round 1<", ">round 2<", ">120<", "stroke-opacity"}) {
     EXPECT_THAT(losses, HasSubstr(text));
   }
-  // The raw line jumps at each step, the smoothed one after it comes to rest.
+  // The raw line jumps at each step; the smoothed one begins after it has settled.
   const std::regex line("points=\"([0-9.]+),[^\"]*,([0-9.]+) [0-9.]+,([0-9.]+) \"");
   std::vector<double> begins;
   std::vector<double> jumps;
@@ -609,7 +610,7 @@ TEST(Report, RoundsFollowEachOtherOnTheStepAxisAndLossesAreSmoothed) {
   EXPECT_FALSE(std::filesystem::exists(run / "figures/held_out_tpf.svg"));
 }
 
-/// What `jforge finetune` writes: round 0, which has no teacher.
+/// As by `jforge finetune`: round 0 has no teacher.
 TEST(Report, OrdinaryTrainingHasNoConsistencyLoss) {
   const TemporaryDirectory run;
   std::string metrics;
@@ -660,7 +661,7 @@ TEST(Report, GarbledFilesAreNamed) {
 
 TEST(Report, AnUnwritableDirectoryIsAnEnvironmentError) {
   const TemporaryDirectory run;
-  // A file where the figures' directory must be.
+  // A file in the place of the figures' directory.
   write(run / "figures", "");
   EXPECT_THROW((void)write_report(run.path()), EnvironmentError);
 }

@@ -20,7 +20,7 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// At batch 1; the baseline has 50 tokens/s, and none of a speed-up.
+/// At batch 1; the baseline has 50 tokens/s and no speed-up.
 ReportJson speed_of(double speed, bool baseline = false) {
   const auto of_baseline = [&](double value) {
     return baseline ? ReportJson() : ReportJson(value / 50);
@@ -50,7 +50,7 @@ ReportJson point(const ReportJson& settings, double tpf, double speed) {
           {"settings", settings}};
 }
 
-/// Speed has its peak at block size 32 whatever the verification size, TPF grows with both.
+/// Speed peaks at block size 32 for every verification size; TPF grows with both.
 ReportJson sweep_of(const std::vector<std::string>& keys) {
   ReportJson sweep = {{"model", "final"},
                       {"task", "gsm8k"},
@@ -59,7 +59,7 @@ ReportJson sweep_of(const std::vector<std::string>& keys) {
                       {"baseline", {{"accuracy", 0.5}, {"tpf", 1}, {"speed", speed_of(50, true)}}},
                       {"points", ReportJson::array()}};
   const bool two = keys.size() > 1;
-  for (const int block : {64, 8, 16, 32, 128}) {  // in no order
+  for (const int block : {64, 8, 16, 32, 128}) {  // unordered
     for (const int verify : two ? std::vector<int>{1, 2, 4} : std::vector<int>{1}) {
       const double off = std::log2(block) - 5;
       ReportJson settings = {{"block_size", block}};
@@ -158,7 +158,7 @@ TEST_F(SweepSection, TheFastestMayBeAr) {
   write(sweep);
   EXPECT_THAT(report_.text, HasSubstr("Fastest by the clock at batch 1: AR; the next is block_size "
                                       "= 32, 0.20× AR (0.20–0.20)."));
-  // Or it cannot be said.
+  // Or the best is uncertain.
   for (auto& point : sweep["points"]) {
     if (point["settings"]["block_size"] == 32) {
       point["speed"][0]["speed_up_high"] = 1.5;
@@ -203,7 +203,7 @@ TEST_F(SweepSection, SpeedsWithoutRepeatsAreNotShown) {
   ReportJson sweep = sweep_of({"block_size"});
   for (auto& point : sweep["points"]) {
     point.erase("speed");
-    point["tokens_per_second"] = 1000;  // while accuracy was measured
+    point["tokens_per_second"] = 1000;  // measured along with accuracy
   }
   write(sweep);
   EXPECT_THAT(report_.text, AllOf(Not(HasSubstr("1000")), Not(HasSubstr("×"))));

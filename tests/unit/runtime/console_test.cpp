@@ -15,7 +15,7 @@
 namespace jforge {
 namespace {
 
-/// The exit code of a child that runs `work`; a child that a signal ended has none.
+/// Returns the exit code of a child that runs `work`; a signalled child has none.
 int code_of_child(const std::function<int()>& work) {
   const pid_t child = ::fork();
   if (child == 0) {

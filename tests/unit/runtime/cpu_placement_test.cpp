@@ -21,8 +21,8 @@ cpu_set_t allowed() {
   return set;
 }
 
-// Runs in a process of its own: whether `text` leaves the two threads that are there, and one that
-// starts later, on `expected` processors.
+// In a child process, expects `text` to leave the two existing threads and a later one on
+// `expected`.
 void expect_processors(const std::string& text, bool found, const cpu_set_t& expected) {
   const test::TemporaryDirectory directory;
   const auto file = directory.path() / "local_cpulist";

@@ -1,5 +1,4 @@
-// Transfers at any address and offset give the bytes that were asked for, past the page cache or
-// not.
+// Transfers at any address and offset, with and without the page cache.
 
 #include "runtime/direct_file.h"
 

@@ -38,8 +38,7 @@ std::vector<std::string> names_in(const std::filesystem::path& directory) {
   return names;
 }
 
-/// Limits the size of files this process may write, as a full disk would; SIGXFSZ is ignored
-/// meanwhile.
+/// Limits the size of written files, like a full disk; SIGXFSZ is ignored meanwhile.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {
@@ -75,7 +74,7 @@ TEST_F(DurableFile, PublishedBytesReadBackExactly) {
   EXPECT_THAT(names_in(directory_.path()), ::testing::ElementsAre("file"));
 }
 
-// Large files on slow disks are no hang (phase_clock.h).
+// Large files on slow disks are not a hang (phase_clock.h).
 TEST_F(DurableFile, ReadingAndWritingShowProgressAllTheTime) {
   PhaseClock clock;
   clock.follow_this_thread();
@@ -242,7 +241,7 @@ TEST_F(DurableFile, HashesAreXxh3) {
   EXPECT_NE(hash64(bytes, 9), hash64(bytes));
 }
 
-/// Publishes a file from another thread after a while, as another host would.
+/// Publishes a file from another thread after a delay, as another host would.
 class LatePublisher {
  public:
   LatePublisher(std::filesystem::path path, std::chrono::milliseconds delay)
@@ -293,15 +292,15 @@ TEST_F(DurableFile, LocalFileSystemsShowFilesAtOnce) {
   }
   EXPECT_EQ(publication_wait_seconds("/dev/shm/file"), 0);
   EXPECT_EQ(publication_wait_seconds("/dev/shm/no-such-directory/below/file"), 0);
-  // procfs stands for every file system that is not known to be local.
+  // procfs stands for a file system that is not known to be local.
   EXPECT_EQ(publication_wait_seconds("/proc/file"), kPublicationWaitSeconds);
 }
 
-/// What a file system answers for a while says nothing of the file: nobody may take it for damaged.
+/// A temporary error of the file system is not damage.
 TEST(ReadFile, OnlyWhatIsNotThereIsMissingData) {
   EXPECT_THROW((void)read_file("/proc/self/absent"), DataError);
   try {
-    (void)read_file("/proc/self/mem");  // EIO: nothing is mapped at its begin.
+    (void)read_file("/proc/self/mem");  // EIO: no memory is mapped at its beginning
     FAIL() << "read";
   } catch (const EnvironmentError& error) {
     EXPECT_STREQ(error.what(), "cannot read /proc/self/mem: Input/output error");
@@ -315,8 +314,7 @@ TEST(WriteOutput, FollowsLinksAndReplacesNoDevice) {
   EXPECT_EQ(read_file(plain), "one");
   const auto link = directory.path() / "link";
   std::filesystem::create_symlink("target", link);
-  for (const char* const text :
-       {"two", "three"}) {  // A link that leads nowhere yet, and one that does.
+  for (const char* const text : {"two", "three"}) {  // a dangling link, then a valid one
     write_output(link, text);
     EXPECT_TRUE(std::filesystem::is_symlink(link));
     EXPECT_EQ(read_file(directory.path() / "target"), text);

@@ -20,8 +20,8 @@ class FaultInjection : public ::testing::Test {
  protected:
   void TearDown() override { arm_faults("", 0); }
 
-  /// The wait status (with stops) of a child that arms `specification` and visits "here" three
-  /// times.
+  /// Returns the wait status (with stops) of a child that arms `specification` and visits "here"
+  /// three times.
   static int status_of_child(const char* specification) {
     const pid_t child = ::fork();
     if (child == 0) {

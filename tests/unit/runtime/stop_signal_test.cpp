@@ -11,7 +11,7 @@
 namespace jforge {
 namespace {
 
-/// Runs `body` in a child process and returns its wait status: handlers must not leak into other
+/// Returns the wait status of a child that runs `body`, so that handlers do not leak into other
 /// tests.
 int status_of_child(const std::function<int()>& body) {
   const pid_t child = ::fork();

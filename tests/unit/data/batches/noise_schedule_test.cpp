@@ -12,7 +12,7 @@
 namespace jforge {
 namespace {
 
-// A trajectory that converges one or more tokens a step, as greedy Jacobi decoding does.
+// A trajectory that converges by one or more tokens a step, like greedy Jacobi decoding.
 Trajectory random_trajectory(std::uint64_t seed, std::int32_t n, int num_blocks) {
   RandomStream stream(seed, RandomPurpose::test);
   Trajectory trajectory;
@@ -28,7 +28,7 @@ Trajectory random_trajectory(std::uint64_t seed, std::int32_t n, int num_blocks)
     std::int32_t converged = 1;
     while (converged < n) {
       for (int o = 0; o < n; ++o) {
-        // Later positions sometimes agree by luck: the two measures then differ.
+        // Later positions sometimes agree by chance, so that the two measures differ.
         const bool agree = o < converged || (o > converged && stream.below(3) == 0);
         block.states.push_back(agree ? fixed[static_cast<std::size_t>(o)]
                                      : fixed[static_cast<std::size_t>(o)] + 100);
@@ -121,7 +121,7 @@ TEST(SelectState, WindowOfOneWantsAllNoise) {
 }
 
 TEST(SelectState, TiesGoToTheEarliestState) {
-  // n = 4, w = 3, j = 1: t = 1/2, wanted 2 unconverged; states with 3 and 1 are equally far.
+  // n = 4, w = 3, j = 1: t = 1/2, 2 unconverged wanted; states with 3 and 1 are equally far.
   const auto options = options_with(ScheduleKind::linear, 3);
   const std::vector<TokenId> states{1, 9, 9, 9, 1, 2, 3, 9, 1, 2, 3, 4};
   EXPECT_EQ(select_state(options, states, 4, 0, 1), 0);
@@ -136,7 +136,7 @@ TEST(SelectState, BrokenStatesAreRefused) {
   EXPECT_THROW(static_cast<void>(select_state(options, odd, 2, 0, 0)), InternalError);
 }
 
-// I7, and the repository's rule in floating point as a second opinion.
+// I7, checked also by the repository's rule in floating point.
 TEST(PackedSample, KeepsInvariantSeven) {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     for (const auto kind : {ScheduleKind::linear, ScheduleKind::reverse, ScheduleKind::random}) {
@@ -197,7 +197,7 @@ TEST(PackedSample, KeepsInvariantSevenWithThePapersRule) {
       differs_from_default += sample.noisy != by_default.noisy ? 1 : 0;
       for (std::size_t i = 0; i < 7; ++i) {
         const std::vector<TokenId>& states = trajectory.blocks[i].states;
-        int wanted = 0;  // ceil(t·n): the smallest count with count·w ≥ j·n.
+        int wanted = 0;  // ceil(t·n): the smallest count with count·w ≥ j·n
         while (wanted * window < static_cast<int>(i) % window * n) {
           ++wanted;
         }
@@ -224,8 +224,8 @@ TEST(PackedSample, KeepsInvariantSevenWithThePapersRule) {
   EXPECT_GT(differs_from_default, 100);
 }
 
-// Where all states are stored, the authors' first one is an alias of the fixed point (D1): the
-// noisiest block that can be selected is the state after the first forward.
+// If all states are stored, the authors' first one aliases the fixed point (D1), so the noisiest
+// block that can be selected is the state after the first forward.
 TEST(SelectState, NeverTakesADroppedInitialState) {
   auto options = options_with(ScheduleKind::linear, 1);  // t = 1
   options.drop_initial_state = true;
@@ -242,7 +242,7 @@ TEST(SelectState, NeverTakesADroppedInitialState) {
   EXPECT_EQ(select_state(options, states, 4, 0, 1), 1);
 }
 
-// The authors' list as it is serialised: states[0] overwritten with the fixed point.
+// The authors' serialised list: the fixed point overwrites states[0].
 TEST(PackedSample, DroppingTheInitialStateEqualsTheAuthorsAlias) {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     const std::int32_t n = 2 + static_cast<std::int32_t>(seed % 15);

@@ -32,7 +32,7 @@ TEST(EpochPermutation, IsAPermutationAndDependsOnItsKey) {
 }
 
 TEST(EpochPermutation, IsAboutUniform) {
-  // Where sample 0 lands: 5 places, 5,000 epochs, expected 1,000 each, standard deviation 28.
+  // Place of sample 0 in 5,000 epochs: 1,000 expected in each of 5, standard deviation 28.
   std::vector<int> places(5, 0);
   for (std::int64_t epoch = 0; epoch < 5000; ++epoch) {
     const auto order = epoch_permutation(1, 0, epoch, 5);

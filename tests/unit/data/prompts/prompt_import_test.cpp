@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// One id a byte: the store's content can be read back as text.
+/// One id per byte, so that the store can be read back as text.
 PromptEncoder byte_encoder() {
   return {[](const Conversation& messages) {
             std::string all;
@@ -88,7 +88,7 @@ class PromptImportTest : public testing::Test {
   PromptImportConfig config_;
 };
 
-// A large file on a slow disk is no hang (phase_clock.h).
+// A large file on a slow disk is not a hang (phase_clock.h).
 TEST_F(PromptImportTest, EveryRecordIsASignOfProgress) {
   std::string records;
   for (int i = 0; i < 500; ++i) {
@@ -135,7 +135,7 @@ TEST_F(PromptImportTest, FirstFieldThatTheRecordHasIsTaken) {
   config_.field = "query | /prompt";
   EXPECT_EQ(import().unreadable.size(), 1u);
   EXPECT_THAT(kept(), ElementsAre("q", "p2"));
-  // Merged data sets hold null where a column was missing.
+  // Merged data sets hold null for missing columns.
   put("a.jsonl", "{\"query\":null,\"prompt\":\"p3\",\"x\":null,\"y\":7}\n{\"query\":null}\n");
   config_.answer_field = "x | y";
   const ImportReport report = import();
@@ -365,7 +365,7 @@ TEST_F(PromptImportTest, WhatIsNoTextAndNoChatSaysWhatItIs) {
                                    HasSubstr("no field 'text'; the record has question, answer")));
 }
 
-// As a chat template prints parts one after another (Qwen2.5-VL's, of transformers).
+// As Qwen2.5-VL's template in transformers joins them.
 TEST_F(PromptImportTest, TextPartsAreJoined) {
   put("a.jsonl",
       R"({"text":[{"role":"system","content":[{"type":"text","text":"s"}]},)"
@@ -387,7 +387,7 @@ TEST_F(PromptImportTest, OfFieldsWithTheSameNameTheLastCounts) {
   EXPECT_THAT(kept(), ElementsAre("last", "system=s;user=b;"));
 }
 
-// Expected: Python's str.format, but for null, which is no text.
+// Expected: Python's str.format, except that null is not a text.
 TEST_F(PromptImportTest, ATextMayBeMadeOfFields) {
   put("a.jsonl", R"({"a":"x{y}","b":{"c":[1.5]},"d":null})"
                  "\n"
@@ -450,7 +450,7 @@ TEST_F(PromptImportTest, TooManyBadRecordsStopTheImport) {
     lines += "{\"text\":\"" + std::to_string(i) + "\"}\nbad\n";
   }
   put("a.jsonl", lines);
-  EXPECT_EQ(import().unreadable.size(), 10u);  // few records: the share is not looked at
+  EXPECT_EQ(import().unreadable.size(), 10u);  // too few records for the share to count
   config_.max_bad_records = 9;
   EXPECT_THAT(failure(), testing::AllOf(HasSubstr("a.jsonl:1:"), HasSubstr("10 of 19")));
   config_.max_bad_records = 1000;
@@ -605,7 +605,6 @@ TEST_F(PromptImportTest, ProgressIsReportedAndMayStopTheImport) {
   EXPECT_FALSE(fs::exists(store_path()));
 }
 
-// Every record of the real prompt files is read, none is lost.
 TEST_F(PromptImportTest, RealPromptFiles) {
   const char* given = std::getenv("JFORGE_TEST_DATA");
   const char* source = std::getenv("JFORGE_SOURCE_DIR");

@@ -74,7 +74,7 @@ TEST_F(PromptStoreTest, DigestTellsTokensAndBordersApart) {
 TEST_F(PromptStoreTest, StoreLargerThanOnePiece) {
   content_.prompts.clear();
   content_.answers.clear();
-  for (int i = 0; i < 600; ++i) {  // 6 million tokens, pieces are of 4 million
+  for (int i = 0; i < 600; ++i) {  // 6 million tokens; pieces are of 4 million
     content_.prompts.push_back({std::vector<TokenId>(10'000, i), 1, 0, 1});
   }
   write_prompt_store(path_, content_);
@@ -99,7 +99,7 @@ TEST_F(PromptStoreTest, EveryTruncationAndFlipIsRefused) {
   }
 }
 
-// Sealed files with content that does not fit together.
+// Sealed files with inconsistent content.
 TEST_F(PromptStoreTest, InconsistentStoresAreRefused) {
   const auto write = [&](const std::vector<std::int64_t>& offsets, std::int64_t count,
                          const std::string& format, std::int64_t version,

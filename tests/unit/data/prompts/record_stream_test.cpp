@@ -148,15 +148,14 @@ TEST_F(RecordStreamTest, WhatStandsBehindAGzipMemberIsNotLost) {
   }
 }
 
-// The reader takes 256 KiB of the file at a time: the mark of the second member behind, across and
-// before that border.
+// The reader buffers 256 KiB: the second member's mark is after, across and before that border.
 TEST_F(RecordStreamTest, MembersMayBeginAnywhereInTheBuffer) {
   put_gzip("2\n");
   const std::string second = packed();
   for (const std::size_t size : {(1U << 18) - 2, (1U << 18) - 1, 1U << 18}) {
     std::string text(size - 1000, 'x');
     std::string first;
-    // Stored text: each byte more is one more in the file.
+    // Stored text: a byte more is a byte more in the file.
     while (first.size() != size) {
       text.resize(text.size() + (first.empty() ? 0 : size - first.size()), 'x');
       put_gzip(text + "\n", "wb0");
@@ -178,7 +177,7 @@ std::string bzip2_of(const std::string& text) {
 }
 
 std::string zstd_of(const std::string& text) {
-  // As the zstd program does: with a checksum.
+  // With a checksum, like the zstd program.
   const std::unique_ptr<ZSTD_CCtx, std::size_t (*)(ZSTD_CCtx*)> context(ZSTD_createCCtx(),
                                                                         ZSTD_freeCCtx);
   ZSTD_CCtx_setParameter(context.get(), ZSTD_c_checksumFlag, 1);
@@ -193,7 +192,7 @@ TEST_F(RecordStreamTest, Bzip2AndZstandardAreUnpackedAndTheirDamageIsFound) {
   for (const auto& [name, pack] : {std::pair<const char*, Pack>("bzip2", bzip2_of),
                                    std::pair<const char*, Pack>("Zstandard", zstd_of)}) {
     SCOPED_TRACE(name);
-    // More than the buffers hold, on both sides.
+    // More than both sides' buffers hold.
     std::string text;
     std::uint32_t state = 1;
     for (int i = 0; i < 120'000; ++i) {
@@ -236,7 +235,7 @@ class CsvStreamTest : public RecordStreamTest {
   }
 };
 
-// Expected: Python's csv.DictReader over the same bytes.
+// Expected: Python's csv.DictReader.
 TEST_F(CsvStreamTest, RowsAreObjectsAsPythonReadsThem) {
   const std::string text =
       "\xEF\xBB\xBF"
@@ -279,7 +278,7 @@ TEST_F(CsvStreamTest, BrokenFilesAreRefusedAndBrokenRowsMarked) {
   EXPECT_FALSE(stream.next(record));
 }
 
-/// A pyarrow of which ParquetFile("…").iter_batches() gives what `batches` is.
+/// A fake pyarrow whose ParquetFile("…").iter_batches() returns `batches`.
 class ParquetStreamTest : public RecordStreamTest {
  protected:
   void SetUp() override {

@@ -40,7 +40,7 @@ TEST(CanonicalNumber, CharactersBeyondAscii) {
   EXPECT_EQ(last_number("it is \u22125 degrees"), "-5");
   EXPECT_EQ(last_number("from 3\u20135"), "5");
   EXPECT_EQ(last_number("\uff11\uff12 apples"), "12");
-  // Truncated and foreign bytes stay what they are.
+  // Truncated and other bytes are kept.
   EXPECT_EQ(plain_characters("\xe2\x88"), "\xe2\x88");
   EXPECT_EQ(plain_characters("\xff\xc2"), "\xff\xc2");
   EXPECT_EQ(plain_characters("\u00e9\u4e00"), "\u00e9\u4e00");
@@ -100,7 +100,7 @@ TEST(BoxedNumber, MixedNumbers) {
   EXPECT_EQ(boxed_number("2\\frac{1}{2}"), "2.5");
   EXPECT_EQ(boxed_number("2 1/2"), "2.5");
   EXPECT_EQ(boxed_number("-1\\dfrac{3}{4}"), "-1.75");
-  EXPECT_EQ(boxed_number("3 4/2"), "2");  // no proper fraction: two numbers
+  EXPECT_EQ(boxed_number("3 4/2"), "2");  // not a proper fraction: two numbers
   EXPECT_EQ(boxed_number("\\$2\\frac{1}{4}"), "2.25");
 }
 
@@ -146,7 +146,7 @@ TEST(Boxed, LinesWithoutBracesEndWhereTheyShould) {
   EXPECT_EQ(last_boxed("\\boxed 1 \\boxed$ 3"), "1 \\boxed");
 }
 
-// Megabytes on one line: with a scan or a shift for each command these take minutes.
+// A scan or shift for each command would take minutes.
 TEST(Boxed, ManyCommandsOnOneLineTakeOnePass) {
   constexpr std::size_t kMany = 600000;
   std::string boxes;

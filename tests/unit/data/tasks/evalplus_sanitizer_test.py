@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""data/tasks/code/evalplus_sanitizer.py: rule by rule on examples made for it, its search against the rule's own words, and
-texts made to hurt."""
+"""data/tasks/code/evalplus_sanitizer.py: examples of each rule, its search against the rule's definition, and hostile
+texts."""
 
 import pathlib
 import random
@@ -18,7 +18,7 @@ ANSWER = "def f(x):\n    return x"
 
 
 def span_by_definition(text):
-    """Every span is tried."""
+    """Tries every span."""
     lines = text.split("\n")
     best, most = (0, 0), 0
     for first in range(len(lines)):

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""data/tasks/code/evalplus_call.py and evalplus_oracle.py: arguments as EvalPlus makes them, values compared as its two
-releases compare them."""
+"""data/tasks/code/evalplus_call.py and evalplus_oracle.py: arguments and comparisons as in EvalPlus' two releases."""
 
 import json
 import pathlib
@@ -31,7 +30,7 @@ def arguments(task, text):
 
 
 def accepts(out, expected, name="f", inputs="[]", atol=0, suite="mbpp"):
-    """The verdicts of releases 0.2.1 and 0.3.1."""
+    """Returns the verdicts of releases 0.2.1 and 0.3.1."""
     verdicts = []
     for later in (False, True):
         evalplus_oracle.oracle = evalplus_oracle.Oracle(suite, later, name, atol)

@@ -46,7 +46,7 @@ TEST(HumanevalTask, TheFirstPythonBlockThatDefinesTheFunctionIsTheProgram) {
   EXPECT_EQ(extracted("```bash\npip\n```\n```python\n" + body + "```"), whole);
   EXPECT_EQ(extracted("```python\nx = 1\n```\n```python\n" + body + "```"), whole);
   EXPECT_EQ(extracted("```\ndef area(r): 1\n```\n```python\n" + body + "```"), whole);
-  EXPECT_EQ(extracted("```python\n" + body), whole);  // cut by the limit of tokens
+  EXPECT_EQ(extracted("```python\n" + body), whole);  // cut by the token limit
   EXPECT_EQ(extracted(body), whole);
   // Helpers before the function stay.
   EXPECT_EQ(extracted("```python\nimport re\ndef g():\n    pass\n" + body + "```"),
@@ -64,7 +64,7 @@ TEST(HumanevalTask, WhatDoesNotDefineTheFunctionContinuesThePrompt) {
 TEST(HumanevalTask, OtherStylesCutAtTheirStops) {
   const std::string prompt = record().fields.at("prompt");
   EXPECT_EQ(extracted("    return 1\n\nprint(area(1))", "lm-eval"), prompt + "    return 1\n");
-  // Nothing of the prompt stands before it, whether it defines the function or not.
+  // The prompt is not prepended, whether or not the function is defined.
   EXPECT_EQ(extracted("def area(r):\n\treturn 1\n```\nexplained", "evalplus"),
             "def area(r):\n    return 1");
   EXPECT_EQ(extracted("    return 1", "evalplus"), "    return 1");
@@ -211,7 +211,7 @@ TEST(HumanevalTask, WithEvalPlusOnlyTheTestSeesWhatThePromptDefines) {
             VerdictStatus::pass);
 }
 
-/// Says of every run that it ended so.
+/// Reports `status` for every run.
 class EndingRunner final : public CodeRunner {
  public:
   explicit EndingRunner(CodeRunStatus status) : status_(status) {}
@@ -235,7 +235,6 @@ TEST(HumanevalTask, AnAnswerThatCannotBeSanitizedSaysSo) {
   EXPECT_EQ(grade("humaneval_plus").base_status, VerdictStatus::timeout);
 }
 
-/// Counts the runs that go through it.
 class CountingRunner final : public CodeRunner {
  public:
   CodeRunResult run(const CodeRunRequest& request, const CodeValueSink& sink = {}) override {
@@ -266,7 +265,7 @@ TEST(HumanevalPlus, ComparesReturnedValuesOnBaseAndFurtherInputs) {
   const Verdict right = grade("def area(r):\n    return 3.14159265358979 * r ** 2\n");
   EXPECT_EQ(right.status, VerdictStatus::pass);
   EXPECT_EQ(right.base_status, VerdictStatus::pass);
-  // The canonical solution, the program and the comparison once on each list.
+  // Canonical solution, program and comparison, once for each list.
   EXPECT_EQ(runner.runs, 6);
   EXPECT_EQ(runner.last.call_seconds, (std::vector<double>{10.0, 10.0, 10.0}));
 

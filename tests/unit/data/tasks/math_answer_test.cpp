@@ -16,7 +16,7 @@ std::string found(std::string_view completion, MathAnswerForm form = MathAnswerF
 TEST(FindMathAnswer, RulesInTheirOrder) {
   EXPECT_EQ(found("so $\\boxed{\\frac{1}{2}}$."), "boxed:\\frac{1}{2}");
   EXPECT_EQ(found("first \\boxed{1} then \\fbox{2}"), "boxed:2");
-  EXPECT_EQ(found("\\boxed{ $7$. }"), "boxed: $7$. ");  // as it stands
+  EXPECT_EQ(found("\\boxed{ $7$. }"), "boxed: $7$. ");  // unchanged
   EXPECT_EQ(found("thus $\\boxed 5$ holds"), "boxed:5");
   EXPECT_EQ(found("Final Answer: The final answer is $\\frac34$. I hope it is correct."),
             "minerva:\\frac34");
@@ -83,7 +83,7 @@ TEST(StringRule, SpellingsOfOneAnswer) {
   EXPECT_FALSE(string_equal("1000", "1,000"));
 }
 
-/// Verdicts of the published program, its errors among them. They were made by running it.
+/// Verdicts that the published program gave, including its errors.
 TEST(StringRule, ErrsAsTheOriginalDoes) {
   EXPECT_TRUE(string_equal("112/3", "11 2/3"));
   EXPECT_TRUE(string_equal("x=5", "y=5"));
@@ -92,7 +92,7 @@ TEST(StringRule, ErrsAsTheOriginalDoes) {
   EXPECT_TRUE(string_equal("5\\text{ cm}", "5\\text{ m}"));
   EXPECT_TRUE(string_equal("5", "5\\text{ million}"));
   EXPECT_TRUE(string_equal("5", "5\\text{ or }6"));
-  // Where it fails, both must be the same bytes.
+  // Where it fails, both must have the same bytes.
   EXPECT_FALSE(string_equal("\\frac{x}{2}", "x/2"));
   EXPECT_FALSE(string_equal("x/2", "x /2"));
   EXPECT_TRUE(string_equal("x/2", "x/2"));

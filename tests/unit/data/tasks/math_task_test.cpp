@@ -74,7 +74,7 @@ TEST(MathTask, PromptStyles) {
   }
 }
 
-/// The rules by which the verdict holds, the status first.
+/// Returns the status and the rules that accept the answer.
 std::string rules_of(const Verdict& verdict) {
   std::string text(to_string(verdict.status));
   for (const auto& [rule, right] : verdict.rules) {

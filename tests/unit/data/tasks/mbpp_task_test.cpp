@@ -26,7 +26,6 @@ TaskRecord record() {
            {"test_list", R"(["assert twice(1) == 2", "assert twice(base) == 6"])"}}};
 }
 
-/// The benchmark files, where they are.
 fs::path real_data() {
   const char* given = std::getenv("JFORGE_TEST_DATA");
   const char* source = std::getenv("JFORGE_SOURCE_DIR");
@@ -171,7 +170,7 @@ TEST(MbppTask, OnlyTheTestProblemsAreLoaded) {
                DataError);
 }
 
-/// The same set of texts in an order that depends on the hash seed.
+/// The order of a set of texts depends on the hash seed.
 TEST(MbppPlus, TheOldRulesDoNotTakeOrdersOfSetsThatAgreeByAccident) {
   if (!PythonCodeRunner::available()) {
     GTEST_SKIP() << "no " << test::kPython;
@@ -214,7 +213,7 @@ TEST(MbppTask, TheRealFilesLoadWhole) {
   EXPECT_EQ(make_task("mbpp_plus@0.1.0")->load(data).size(), 399u);
   EXPECT_EQ(make_task("humaneval")->load(data).size(), 164u);
   EXPECT_EQ(make_task("humaneval_plus")->load(data).size(), 164u);
-  // EvalPlus shows the problem as its file has it.
+  // EvalPlus shows the problem as in its file.
   for (const char* name : {"mbpp_plus", "mbpp_plus@0.1.0"}) {
     const auto plus = make_task(name, {.prompt_style = "evalplus"});
     for (const TaskRecord& problem : plus->load(data)) {
@@ -222,7 +221,7 @@ TEST(MbppTask, TheRealFilesLoadWhole) {
                 evalplus_prompt(problem.fields.at("prompt")).messages.at(0).content);
     }
   }
-  // The examples of the prompts are the file's records 1 to 3.
+  // The prompts' examples are records 1 to 3.
   const std::string evalchemy = full.prompt(all[10]).messages.at(0).content;
   const std::string raw = make_task("mbpp", {.prompt_style = "lm-eval"})->prompt(all[10]).prefix;
   for (std::size_t i = 1; i <= 3; ++i) {

@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// The numbers are those of CPython 3.11.
+// Numbers of CPython 3.11.
 TEST(PythonRandom, DrawsWhatPythonDraws) {
   PythonRandom random(1234);
   EXPECT_THAT(random.sample(7473, 5), ElementsAre(6374, 3610, 957, 61, 742));

@@ -42,7 +42,7 @@ TEST(WilsonInterval, RefusesWhatIsNoShare) {
   EXPECT_THROW((void)wilson_interval(std::nan(""), 3), InternalError);
 }
 
-/// Computed apart with Python from the formulas of Newcombe's method 10.
+/// Computed separately in Python from Newcombe's method 10.
 TEST(PairedDifferenceInterval, HasTheMethodsValues) {
   expect_interval(paired_difference_interval({36, 2, 12, 0}), 0.0569, 0.3404);
   expect_interval(paired_difference_interval({43, 0, 8, 5}), 0.0446, 0.2525);
@@ -52,8 +52,8 @@ TEST(PairedDifferenceInterval, HasTheMethodsValues) {
   EXPECT_THROW((void)paired_difference_interval({}), InternalError);
 }
 
-/// Probability that the interval holds the true difference, summed over all outcomes of `n`
-/// problems whose cells have these probabilities.
+/// Probability that the interval contains the true difference, over all outcomes of `n` problems
+/// whose cells have these probabilities.
 double coverage(int n, double both, double only_first, double only_second) {
   const double neither = 1 - both - only_first - only_second;
   double covered = 0;
@@ -79,7 +79,7 @@ TEST(PairedDifferenceInterval, CoversTheTruthAsOftenAsItSays) {
   for (const auto& [both, only_first, only_second] :
        std::vector<std::tuple<double, double, double>>{
            {0.7, 0.1, 0.1}, {0.5, 0.2, 0.1}, {0.9, 0.05, 0.02}, {0.25, 0.25, 0.25}}) {
-    // A discrete law cannot hit 0.95; the method is known to err on the safe side near the ends.
+    // A discrete distribution cannot hit 0.95; near the ends the method errs on the safe side.
     EXPECT_GE(coverage(20, both, only_first, only_second), 0.945) << both;
   }
 }

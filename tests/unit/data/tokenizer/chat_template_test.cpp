@@ -1,4 +1,4 @@
-/// Chat templates of models: where they are found, what known forms print, and what is refused.
+/// Chat templates of models: where they are found, what they render, and what is refused.
 
 #include "data/tokenizer/chat_template.h"
 
@@ -39,7 +39,7 @@ ChatTemplate parsed(const std::string& jinja) {
   return ChatTemplate::parse(jinja, "test", {{"bos_token", "<B>"}, {"eos_token", "<E>"}});
 }
 
-/// The system text that a ChatML template puts before a conversation without one.
+/// Returns the system text that a ChatML template adds to a conversation without one.
 std::optional<std::string> default_system(const ChatTemplate& chat) {
   const std::string text = chat.render(Conversation{{"user", "Hi"}}, false);
   const std::string begin = "<|im_start|>system\n";
@@ -91,11 +91,11 @@ TEST(ChatTemplate, PlainChatMlHasNoSystemText) {
             "<|im_start|>system\nc<|im_end|>\n<|im_start|>assistant\n");
 }
 
-// Written by Jinja2 3.1 (trim_blocks, lstrip_blocks, enable_thinking = false, bos <B>, eos <E>)
+// Rendered by Jinja2 3.1 (trim_blocks, lstrip_blocks, enable_thinking = false, bos <B>, eos <E>)
 // from published texts, which are not ours to keep here. All but two are in chat_templates of the
-// Python package trl 1.16.0; the last is in models/templates of llama.cpp, which the sources of
-// llama-cpp-python 0.3.36 hold; qwen3_thinking.jinja is to hold the value of
-// qwen3_thinking_template in unsloth 2026.10.9's chat_templates.py.
+// Python package trl 1.16.0; the last is in models/templates of llama.cpp, in the sources of
+// llama-cpp-python 0.3.36; qwen3_thinking.jinja should hold qwen3_thinking_template of unsloth
+// 2026.10.9's chat_templates.py.
 TEST(ChatTemplate, OtherFamiliesRenderAsTheirJinjaFilesDo) {
   const std::vector<std::pair<Conversation, bool>> conversations = {
       {{{"user", " Hi\n"}}, true},
@@ -187,7 +187,7 @@ TEST(ChatTemplate, OtherFamiliesRenderAsTheirJinjaFilesDo) {
   }
 }
 
-// As Mistral's refuse it.
+// As Mistral's templates do.
 TEST(ChatTemplate, ATemplateRefusesConversationsItself) {
   const ChatTemplate chat = parsed(
       "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
@@ -234,7 +234,7 @@ TEST(ChatTemplate, TemplatesThatPrintSpecialTokensTakeTheTokenizers) {
   }
 }
 
-/// As transformers takes them.
+/// As in transformers.
 TEST(ChatTemplate, SpecialTokensComeFromEitherFile) {
   const ScratchDirectory directory;
   directory.write("chat_template.jinja",
@@ -283,7 +283,7 @@ TEST(ChatTemplate, LoadReadsEitherFile) {
   EXPECT_EQ(default_system(ChatTemplate::load(directory.path())), "You are a helpful assistant.");
   directory.write("chat_template.jinja", kQwen15);
   EXPECT_EQ(default_system(ChatTemplate::load(directory.path())), "You are a helpful assistant");
-  // A template that is understood is not overruled.
+  // A supported template is not overruled.
   EXPECT_EQ(default_system(ChatTemplate::load(directory.path(), {.force_chatml = true})),
             "You are a helpful assistant");
 }
@@ -329,14 +329,14 @@ TEST(ChatTemplate, LoadTriesTheTemplate) {
                   .render(Conversation{{"user", "a"}}, false),
               "<|im_start|>user\na<|im_end|>\n");
   }
-  // What it refuses itself is no reason: another conversation may be right.
+  // The template's own refusal is not a reason: another conversation may be valid.
   directory.write("chat_template.jinja",
                   "{% if messages[0].role != 'system' %}{{ raise_exception('no system text') }}"
                   "{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}");
   const ChatTemplate chat = ChatTemplate::load(directory.path(), {.force_chatml = true});
   EXPECT_EQ(chat.render(Conversation{{"system", "a"}, {"user", "b"}}, true), "ab");
   EXPECT_THROW((void)chat.render(Conversation{{"user", "b"}}, true), DataError);
-  // Nor is it that it needs a system text.
+  // Nor is its need of a system text.
   directory.write("chat_template.jinja", "{{ messages[0].content }}{{ messages[1].content }}");
   const ChatTemplate pair = ChatTemplate::load(directory.path(), {.force_chatml = true});
   EXPECT_EQ(pair.render(Conversation{{"system", "a"}, {"user", "b"}}, true), "ab");
@@ -352,8 +352,8 @@ TEST(ChatTemplate, ThinkingIsOffUnlessItsPromptIsAskedFor) {
   EXPECT_EQ(chat.render_thinking_prompt(Conversation{{"user", "a"}}), "[a]>");
 }
 
-// Expected: render_jinja_template of transformers 5.24 with these keyword arguments, and on that
-// day, beside enable_thinking = False.
+// Expected: render_jinja_template of transformers 5.24 with these keyword arguments,
+// enable_thinking = False and that date.
 TEST(ChatTemplate, ArgumentsAreThoseOfTransformers) {
   const std::string jinja =
       "{%- if not date_string is defined %}{%- if strftime_now is defined %}"
@@ -422,7 +422,7 @@ TEST(ChatTemplate, ArgumentsThatNoTemplateTakesAreRefused) {
   EXPECT_THROW(expect({{"strftime_now", true}}), ConfigError);
 }
 
-/// The header of the next answer is no part of the one that is there.
+/// Without the header of the next answer.
 TEST(ChatTemplate, AnsweredConversationsEndBehindTheAnswer) {
   const std::string each = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
   const Conversation dialogue{{"user", "Q"}, {"assistant", "A"}};
@@ -525,7 +525,7 @@ const std::string kQwenSystem =
     "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant."
     "<|im_end|>\n";
 
-// Expected texts were compared once with Jinja2 (trim_blocks, lstrip_blocks) on the same file.
+// Expected texts come from Jinja2 (trim_blocks, lstrip_blocks) on the same file.
 TEST_F(Qwen25Template, RendersAsTheJinjaFileDoes) {
   const ChatTemplate chat = ChatTemplate::load(directory);
   EXPECT_EQ(default_system(chat),

@@ -1,4 +1,4 @@
-/// The Jinja of chat templates against what jinja2 3.1.6 renders in transformers' sandbox.
+/// Compares the Jinja of chat templates with jinja2 3.1.6 in transformers' sandbox.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ void expect_all(const std::vector<Case>& cases) {
   }
 }
 
-/// The template is parsed; to render it fails with these words.
+/// Expects rendering of each parsed template to fail with these words.
 void expect_failures(const std::vector<Case>& cases) {
   for (const auto& [jinja, says] : cases) {
     const auto chat = ChatTemplate::parse(jinja, "test", {{"bos_token", "<B>"}});
@@ -491,7 +491,7 @@ std::string repeated(const std::string& text, int times) {
   return all;
 }
 
-/// A template may be anybody's: it can neither end the process nor keep it busy.
+/// They must neither end the process nor keep it busy.
 TEST(Jinja, HostileTemplatesAreRefused) {
   for (const std::string& jinja :
        {"{{ " + repeated("(", 10000) + "1" + repeated(")", 10000) + " }}",
@@ -563,7 +563,7 @@ TEST(Jinja, WhatIsPrintedIsBoundedInSum) {
 }
 
 TEST(Jinja, WorkTakesSteps) {
-  // Two long texts that differ in the end.
+  // Two long texts that differ at the end.
   const std::string texts = "{% set p = 'a' * 999999 ~ 'b' %}{% set q = 'a' * 999999 ~ 'c' %}";
   const auto often = [&](const std::string& jinja) {
     return texts + "{% for i in range(99999) %}{% set x = " + jinja + " %}{% endfor %}";

@@ -1,4 +1,4 @@
-/// The real Qwen2.5 vocabulary: conformance cases, round trips, Unicode's own normalisation test.
+/// The real Qwen2.5 vocabulary: conformance cases, round trips, Unicode's normalisation test.
 
 #include <gtest/gtest.h>
 #include <zlib.h>
@@ -75,8 +75,8 @@ TEST_F(QwenTokenizer, RoundTripOfEveryText) {
 }
 
 std::string random_text(std::mt19937& random) {
-  // Planes and blocks in which the tokenizer's rules differ: ASCII, Latin with marks, combining
-  // marks, Hangul, CJK, white space, emoji, and anything at all.
+  // Blocks in which the tokenizer's rules differ: ASCII, Latin with marks, combining marks, Hangul,
+  // CJK, white space, emoji, and anything.
   constexpr std::array<std::pair<char32_t, char32_t>, 8> kRanges = {{{0x00, 0x7F},
                                                                      {0x80, 0x24F},
                                                                      {0x300, 0x36F},
@@ -125,7 +125,7 @@ TEST_F(QwenTokenizer, OneLongWordIsNotQuadratic) {
   EXPECT_TRUE(tokenizer().decode(tokenizer().encode(word)) == word);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   RecordProperty("two_megabytes_seconds", fmt::format("{:.2f}", seconds.count()));
-  EXPECT_LT(seconds.count(), 60.0);  // about 1 s; hours if it were quadratic
+  EXPECT_LT(seconds.count(), 60.0);  // about 1 s; hours if quadratic
 }
 
 TEST_F(QwenTokenizer, TokenizerJsonGivesTheSameIds) {
@@ -151,7 +151,7 @@ TEST_F(QwenTokenizer, TokenizerJsonGivesTheSameIds) {
   }
 }
 
-/// The five columns of a line of NormalizationTest.txt as UTF-8.
+/// Returns the five columns of a line of NormalizationTest.txt as UTF-8.
 std::array<std::string, 5> columns_of(const std::string& line, std::vector<char32_t>& first) {
   std::array<std::string, 5> columns;
   std::istringstream fields(line);

@@ -1,4 +1,4 @@
-/// Damaged and unsupported tokenizer files: each is refused with the file and the field named.
+/// Damaged and unsupported tokenizer files are refused with file and field.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ using test::small_tokenizer;
 using test::TokenizerParts;
 using testing::HasSubstr;
 
-/// Loads `directory` and returns the message of the DataError it must throw.
+/// Returns the message of the DataError for `directory`.
 std::string refusal(const ScratchDirectory& directory) {
   try {
     (void)BytePairTokenizer::load(directory.path());
@@ -129,7 +129,7 @@ TEST(TokenizerErrors, InvalidUtf8TextNamesTheByte) {
   }
 }
 
-/// One way to spoil the files and what the message must name.
+/// A damage of the files and the expected message.
 struct Damage {
   const char* name;
   std::function<void(TokenizerParts&)> spoil;

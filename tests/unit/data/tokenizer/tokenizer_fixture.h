@@ -1,8 +1,5 @@
 #pragma once
 
-/// Small synthetic tokenizers, temporary directories and the shared data, for the tokenizer's
-/// tests.
-
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -23,7 +20,7 @@ namespace jforge::test {
 
 namespace fs = std::filesystem;
 
-/// A directory that vanishes with the object.
+/// A directory that is removed with the object.
 class ScratchDirectory {
  public:
   ScratchDirectory() {
@@ -47,7 +44,7 @@ class ScratchDirectory {
   fs::path path_;
 };
 
-/// Directory of the shared data, empty when it is absent.
+/// Directory of the shared data, or empty.
 inline fs::path shared_data() {
   fs::path directory;
   if (const char* data = std::getenv("JFORGE_TEST_DATA")) {
@@ -58,7 +55,7 @@ inline fs::path shared_data() {
   return fs::exists(directory / "qwen_tokenizer") ? directory : fs::path();
 }
 
-/// The pieces of a tokenizer that tests write out in either form and damage on purpose.
+/// Parts of a tokenizer that tests damage or write in either form.
 struct TokenizerParts {
   nlohmann::json vocabulary = nlohmann::json::object();
   std::vector<std::string> merges;  // "left right"

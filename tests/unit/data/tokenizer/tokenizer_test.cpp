@@ -1,4 +1,4 @@
-/// The tokenizer's rules on a small synthetic vocabulary: no data from outside is needed.
+/// The tokenizer's rules on a small synthetic vocabulary.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ TEST(ByteLevel, SpellingIsABijectionOfBytes) {
   std::string all;
   for (int byte = 0; byte < 256; ++byte) all.push_back(static_cast<char>(byte));
   EXPECT_EQ(bytes_of_spelling(spell_bytes(all)), all);
-  EXPECT_EQ(bytes_of_spelling("a b"), std::nullopt);  // a blank spells nothing
+  EXPECT_EQ(bytes_of_spelling("a b"), std::nullopt);  // a blank is not part of the spelling
   EXPECT_EQ(bytes_of_spelling("字"), std::nullopt);
 }
 
@@ -61,7 +61,7 @@ TEST(Unicode, MalformedUtf8IsFoundWhereItBegins) {
   }
 }
 
-// Python's bytes.decode("utf-8", "replace").
+// Expected: Python's bytes.decode("utf-8", "replace").
 TEST(Unicode, MalformedUtf8IsReplacedAsPythonDoes) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"plain \xC3\xA9", "plain é"},
@@ -91,7 +91,7 @@ TEST(Unicode, EveryScalarValueSurvivesUtf8) {
 }
 
 TEST(Unicode, MarksAreOrderedWhateverTheirNumber) {
-  // Class 230 (acute, composes with e; grave does not then), 232 and 220, which comes first.
+  // Class 230 (acute, composes with e; grave then does not), 232, and 220, which comes first.
   for (const int count : {1, 30, 70, 300000}) {
     std::string shuffled = "e";
     std::string below;
@@ -132,7 +132,7 @@ TEST(Tokenizer, AddedTokensAreFoundLongestFirst) {
   EXPECT_THAT(tokenizer.encode("<tool>s<tool>"), ElementsAre(304, 303));
   EXPECT_THAT(tokenizer.encode("<tool"), ElementsAre('<', 't', 'o', 'o', 'l'));
   EXPECT_THAT(tokenizer.encode("<<tool>>"), ElementsAre('<', 303, '>'));
-  // Merging and the regular expression never reach across an added token.
+  // Neither merges nor the regular expression cross an added token.
   EXPECT_THAT(tokenizer.encode("hell<tool>o"), ElementsAre(258, 303, 'o'));
 }
 
@@ -195,7 +195,7 @@ TEST(Tokenizer, SplitExpressionFollowsQwen2) {
   EXPECT_THAT(split("a \n b   "), ElementsAre("a", " \n", " b", "   "));
   EXPECT_THAT(split("¿Qué?"), ElementsAre("¿Qué", "?"));
   EXPECT_THAT(split("\u00A0x\u0085"), ElementsAre("\u00A0x", "\u0085"));
-  // U+180E is no white space in Unicode since 6.3, whatever PCRE2's \s says.
+  // U+180E has not been white space since Unicode 6.3, unlike in PCRE2's \s.
   EXPECT_THAT(split("!\u180E!"), ElementsAre("!\u180E!"));
 }
 
@@ -226,8 +226,8 @@ TEST(MergeTable, NeighboursOfAByteWithoutATokenAreMerged) {
 
 TEST(Tokenizer, AWholePieceNeedsNoMergesWhereTheyAreIgnored) {
   test::TokenizerParts parts = small_tokenizer();
-  parts.vocabulary["worhe"] = 290;  // No merge makes it.
-  parts.vocabulary["Ġé"] = 291;     // Not in the bytes' spelling: two letters of one byte each.
+  parts.vocabulary["worhe"] = 290;  // no merge makes it
+  parts.vocabulary["Ġé"] = 291;     // not in the bytes' spelling: two letters of one byte each
   nlohmann::json whole = parts.tokenizer_json();
   const ScratchDirectory merged;
   merged.write("tokenizer.json", whole.dump());
@@ -238,7 +238,7 @@ TEST(Tokenizer, AWholePieceNeedsNoMergesWhereTheyAreIgnored) {
   const auto without = BytePairTokenizer::load(ignored.path());
   EXPECT_GT(with_merges.encode("worhe").size(), 1U);
   EXPECT_THAT(without.encode("worhe"), ElementsAre(290));
-  // A piece that is no token as a whole is merged.
+  // A piece that is not a token is merged.
   EXPECT_EQ(without.encode("worhes"), with_merges.encode("worhes"));
   EXPECT_EQ(without.encode(" worhe"), with_merges.encode(" worhe"));
   EXPECT_EQ(without.encode("hello wor"), with_merges.encode("hello wor"));
@@ -318,7 +318,7 @@ TEST(Tokenizer, SplitExpressionsOfAnotherDialectAreRefused) {
       pieces({R"((?i:'s)|(?-i:x)|(?:y)|\p{L}++|a{1,3}|a{1,3}?|a{2}|[{,}+]\{,3\}\p{Lu}+)"}, "x"));
 }
 
-/// Byte-pair encoding by its definition: O(n^2) on purpose.
+/// Byte-pair encoding by definition, O(n^2).
 Ids merge_by_definition(const std::string& text, const std::vector<MergeTable::Rule>& rules) {
   Ids ids;
   for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
@@ -343,7 +343,7 @@ TEST(MergeTable, AgreesWithTheDefinitionAtEveryLength) {
   std::array<TokenId, 256> bytes{};
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<TokenId>(i);
   for (int round = 0; round < 40; ++round) {
-    // Random rules over three letters; a rule may use the product of any other rule.
+    // Random rules over three letters; a rule may use the product of another.
     Ids symbols{'a', 'b', 'c'};
     std::vector<MergeTable::Rule> rules;
     std::map<std::pair<TokenId, TokenId>, bool> used;
@@ -377,7 +377,7 @@ TEST(Tokenizer, TimeIsNearLinearInOneLongWord) {
   EXPECT_EQ(tokenizer.encode(std::string(1 << 20, '\n')).size(), 1U << 20);
   EXPECT_EQ(tokenizer.encode(std::string(1 << 20, '<')).size(), 1U << 20);
   const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin);
-  // About one second where it is linear, even under a sanitizer; hours where it is quadratic.
+  // About one second if linear, even under a sanitizer; hours if quadratic.
   EXPECT_LT(seconds.count(), 60.0);
 }
 
@@ -410,7 +410,7 @@ TEST(Tokenizer, TokenizerJsonGivesTheSameIds) {
   const std::string text = "hello<|im_end|> wor e\xCC\x81 I'll <tool>s 2023\r\n\t!?";
   EXPECT_EQ(whole.encode(text), split.encode(text));
 
-  // Merges as pairs, no normaliser, GPT-2's own expression (which keeps digits together).
+  // Merges as pairs, no normaliser, GPT-2's expression (which keeps digits together).
   auto json = parts.tokenizer_json();
   json["model"]["merges"] = nlohmann::json::array({nlohmann::json::array({"2", "0"})});
   json["model"]["vocab"]["20"] = 256;
@@ -423,8 +423,8 @@ TEST(Tokenizer, TokenizerJsonGivesTheSameIds) {
   EXPECT_THAT(gpt2.encode("e\xCC\x81"), ElementsAre('e', 0xCC, 0x81));
 }
 
-/// tokenizer.json and tokenizer_config.json as transformers 5 saves them: a template that adds
-/// nothing, the padding and truncation of its last call, no added_tokens_decoder.
+/// As transformers 5 saves them: a template that adds nothing, padding and truncation of the last
+/// call, no added_tokens_decoder.
 TEST(Tokenizer, WhatTransformers5SavesGivesTheSameIds) {
   using nlohmann::json;
   const json text_alone = {{{"Sequence", {{"id", "A"}, {"type_id", 0}}}}};
@@ -489,7 +489,7 @@ TEST(Tokenizer, CompressedFilesGiveTheSameTokenizer) {
   EXPECT_EQ(a.content_hash(), b.content_hash());
   EXPECT_EQ(a.encode("hello wor"), b.encode("hello wor"));
 
-  // A cut or foreign .gz is named, not half read.
+  // A truncated or foreign .gz is refused, not half read.
   std::ifstream file(packed.path() / "merges.txt.gz", std::ios::binary);
   const std::string whole{std::istreambuf_iterator<char>(file), {}};
   packed.write("merges.txt.gz", whole + "a b\n");

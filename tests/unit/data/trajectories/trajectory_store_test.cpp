@@ -173,7 +173,7 @@ TEST_F(TrajectoryStoreTest, WhatIsRememberedIsNotOpened) {
     ShardIndexLog(directory_, static_cast<Rank>(lease)).append(found);
     EXPECT_EQ(ShardIndex::read(directory_).find(found.path), found);
   }
-  write_shard(2, {5});  // Not remembered: a kill came between.
+  write_shard(2, {5});  // not remembered, as after a kill
   const auto store = TrajectoryStore::open_complete(directory_, expected);
   EXPECT_EQ(store.files_opened(), 1);
   EXPECT_EQ(store.store_digest(), TrajectoryStore::open(directory_).store_digest());
@@ -203,11 +203,11 @@ TEST_F(TrajectoryStoreTest, AShardThatHasChangedIsNotRemembered) {
   const fs::path path = write_shard(0, {1, 2});
   ShardIndexLog(directory_, 0).append(TrajectoryReader(path).info());
   ASSERT_TRUE(ShardIndex::read(directory_).find(path));
-  // The same size and time of modification, as a restored backup has them: only the bytes differ.
+  // Same size and time of modification, as in a restored backup: only the bytes differ.
   std::string bytes = read_file(path);
   const auto modified = fs::last_write_time(path);
   bytes[bytes.size() / 2] ^= 1;
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // Clocks of file systems are coarse.
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // file systems' clocks are coarse
   put(path, bytes);
   fs::last_write_time(path, modified);
   EXPECT_FALSE(ShardIndex::read(directory_).find(path));
@@ -226,9 +226,9 @@ TEST_F(TrajectoryStoreTest, EveryByteIsCheckedBeforeARememberedShardIsRead) {
   bytes[bytes.size() / 2] ^= 1;
   put(path, bytes);
   EXPECT_THROW((void)store.read(1), DataError);
-  // Nothing is believed any more: the next start reads all shards.
+  // The index is dropped: the next start reads all shards.
   EXPECT_TRUE(ShardIndex::files(directory_).empty());
-  // Another shard under the name of the remembered one.
+  // Another shard under the remembered name.
   fs::remove(path);
   write_shard(0, {1, 3});
   EXPECT_THROW((void)TrajectoryStore::of({found}).read(1), DataError);
@@ -252,7 +252,7 @@ TEST_F(TrajectoryStoreTest, ADamagedIndexIsNamedAndItsShardsAreReadAgain) {
     std::string bytes = whole;
     const bool flips = trial % 2 == 0;
     if (flips) {
-      // The last byte is the newline: without it the line is one that a kill has torn.
+      // Not the newline: a line without it counts as torn by a kill.
       bytes[stream.below(whole.size() - 1)] ^= static_cast<char>(1 << stream.below(8));
     } else {
       bytes.resize(stream.below(whole.size()));
@@ -269,10 +269,10 @@ TEST_F(TrajectoryStoreTest, ADamagedIndexIsNamedAndItsShardsAreReadAgain) {
     EXPECT_EQ(ShardIndex::read(directory_).damage().size(), 1U) << foreign;
     EXPECT_EQ(TrajectoryStore::open_complete(directory_, expected).files_opened(), 3);
   }
-  // Sealed, and yet none of ours.
+  // Sealed, but not ours.
   put(path, seal_json(R"({"shard":"lease-00000000.h5","bytes":"x"})") + "\n");
   EXPECT_EQ(ShardIndex::read(directory_).damage().size(), 1U);
-  // A line of an earlier version, which does not count the answers that ended.
+  // A line of an earlier version, without the count of ended answers.
   std::string earlier = whole.substr(0, whole.find(",\"checksum\"")) + "}";
   const std::size_t member = earlier.find("\"ended_by_eos\"");
   earlier.erase(member, earlier.find(',', member) + 1 - member);
@@ -283,8 +283,8 @@ TEST_F(TrajectoryStoreTest, ADamagedIndexIsNamedAndItsShardsAreReadAgain) {
   EXPECT_EQ(TrajectoryStore::open_complete(directory_, expected).files_opened(), 3);
 }
 
-/// As after a copy of the directory, which gives every file another time of change: rank 0 reads
-/// and remembers anew what another rank's index has with the old one.
+/// As after copying the directory, which changes every file's time: rank 0 remembers anew what
+/// another rank's index has with the old time.
 TEST_F(TrajectoryStoreTest, AnOutdatedLineOfAnotherRankHidesNoNewerOne) {
   const fs::path shard = write_shard(0, {1});
   const ShardInfo info = TrajectoryReader(shard).info();
@@ -467,7 +467,7 @@ TEST_F(TrajectoryStoreTest, EarlierVersionsAreReadAndLaterOnesRefused) {
   }
 }
 
-// What a seal cannot catch: a file that was written wrongly and then sealed.
+// A seal cannot detect a file that was written wrongly.
 TEST_F(TrajectoryStoreTest, SealedButInconsistentShardsAreRefused) {
   const auto refused = [&](const std::string& dataset, const auto& values,
                            const std::string& expected) {

@@ -1,4 +1,4 @@
-/// Continuous batching: results do not depend on company, prompts are cut, slots are refilled and
+/// Continuous batching: results do not depend on other sequences, prompts are cut, slots are
 /// reused.
 
 #include "model/decoding/decode_engine.h"
@@ -33,7 +33,7 @@ DecodeRequest request(PromptId id) {
           .eos_ids = {3}};
 }
 
-/// A mix of all methods, fixed by the request's id.
+/// Returns a decoder whose method depends on the id.
 std::unique_ptr<SequenceDecoder> decoder_for(PromptId id) {
   switch (id % 5) {
     case 0:
@@ -196,7 +196,7 @@ TEST(DecodeEngine, WhatIsDroppedLeavesNothingBehind) {
   }
 }
 
-constexpr std::int64_t kFullSlot = 4 + 1;  ///< Pages of 256 positions and 24 rows of alternatives.
+constexpr std::int64_t kFullSlot = 4 + 1;  ///< pages of 256 positions and 24 rows of branches
 
 FakeDecodeModel pool_model(std::int32_t num_slots, std::int64_t pages) {
   return FakeDecodeModel({.num_slots = num_slots,
@@ -216,10 +216,10 @@ std::unique_ptr<SequenceDecoder> greedy_decoder(PromptId id, std::size_t prompt,
 TEST(DecodeEngine, SequencesWaitForCacheMemoryInTheOrderOfAdmission) {
   auto model = pool_model(4, kFullSlot);
   DecodeEngine engine(model, 4);
-  engine.admit(greedy_decoder(0, 70, 9));   // Two pages …
-  engine.admit(greedy_decoder(1, 70, 4));   // … and two.
-  engine.admit(greedy_decoder(2, 100, 3));  // Two, where one is left;
-  engine.admit(greedy_decoder(3, 10, 2));   // one, but it may not overtake.
+  engine.admit(greedy_decoder(0, 70, 9));   // two pages …
+  engine.admit(greedy_decoder(1, 70, 4));   // … and two
+  engine.admit(greedy_decoder(2, 100, 3));  // two, but only one is left
+  engine.admit(greedy_decoder(3, 10, 2));   // one, but it may not overtake
   EXPECT_EQ(engine.running(), 4U);
   EXPECT_EQ(engine.waiting(), 2U);
   EXPECT_EQ(engine.free_slots(), 0U);

@@ -43,7 +43,7 @@ std::size_t converged(const std::vector<TokenId>& state, const std::vector<Token
   return static_cast<std::size_t>(std::ranges::mismatch(state, fixed_point).in1 - state.begin());
 }
 
-/// METHOD.md §1 written down once more, from fresh forwards and a given initial draft.
+/// METHOD.md §1 once more, from fresh forwards and a given initial draft.
 struct Replay {
   std::vector<std::vector<TokenId>> states;
   std::vector<std::int32_t> accepted;
@@ -85,7 +85,7 @@ class JacobiInvariants : public testing::TestWithParam<std::tuple<int, int, int>
   [[nodiscard]] std::uint64_t seed() const {
     return static_cast<std::uint64_t>(std::get<1>(GetParam()));
   }
-  /// How predictable the fake is: from nothing guessable to everything.
+  /// Models from nothing guessable to everything guessable.
   [[nodiscard]] FakeDecodeModel model() const {
     return FakeDecodeModel({.local = static_cast<std::uint64_t>(std::get<2>(GetParam()))});
   }
@@ -115,8 +115,8 @@ TEST_P(JacobiInvariants, TokensEqualGreedyInEveryWindow) {  // I1
   }
 }
 
-/// (tokens − 1) / forwards within [1, n], one accepted token or more in each forward, and a pass of
-/// the model for each forward and for the prefill: none besides.
+/// (tokens − 1) / forwards is within [1, n], each forward accepts a token or more, and the model
+/// runs a pass for each forward and for the prefill only.
 void expect_bounds(const DecodeResult& result, std::int64_t tokens, std::int32_t n,
                    std::int64_t passes) {
   EXPECT_EQ(result.prefill_forwards, 1);
@@ -203,7 +203,7 @@ TEST_P(JacobiInvariants, StatesConvergeAndFollowTheRule) {  // I3, I6
       auto replay = replay_block(fake, prefix, states[0]);
       EXPECT_EQ(states, replay.states);
       if (&block == &result.blocks.back()) {
-        // The last token of the last block is known one pass before it would be committed.
+        // The last block's last token is known a pass before its commit.
         if (--replay.accepted.back() == 0) {
           replay.accepted.pop_back();
         }

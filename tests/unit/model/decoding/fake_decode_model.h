@@ -1,8 +1,8 @@
 #pragma once
 
-/// A decode model without arithmetic, whose cache misleads a driver that misuses it: a cell
-/// remembers the prefix it was computed from, and a prediction depends on every cell it sees. Cells
-/// lie in the pages of a transformer's cache and are lost with them.
+/// A decode model without arithmetic that detects misuse of its cache: a cell stores the prefix
+/// that it was computed from, and a prediction depends on every visible cell. Cells are in pages,
+/// as in a transformer's cache, and are lost with them.
 
 #include <algorithm>
 #include <cstdint>
@@ -18,20 +18,18 @@
 
 namespace jforge::test {
 
-/// The next-token function and a cache that holds what a transformer's would: cell p depends on the
-/// tokens that stood at 0 … p when it was written.
 class FakeDecodeModel final : public DecodeModel {
  public:
   struct Options {
     std::int32_t num_slots = 8;
     std::int32_t slot_capacity = 512;
     std::int32_t branch_rows = 0;
-    /// InferenceTransformer::Options
+    /// As in InferenceTransformer::Options.
     std::int64_t cache_pages = 0;
     std::int32_t vocabulary = 17;
-    /// Of 8 tokens, how many have a successor that depends on them alone: what Jacobi can guess.
+    /// How many of 8 tokens have a successor that depends on them alone, which Jacobi can guess.
     std::uint64_t local = 5;
-    /// Probability of a prediction that ignores the cells: arithmetic that is not reproducible.
+    /// Probability of a random prediction, as by arithmetic that is not reproducible.
     double flip_rate = 0;
   };
 
@@ -69,7 +67,7 @@ class FakeDecodeModel final : public DecodeModel {
     expect(output == predictions.size(), "too many predictions");
   }
 
-  /// Logits of a fresh forward over `prefix`. Their argmax is next().
+  /// Logits of a fresh forward over `prefix`; their argmax is next().
   [[nodiscard]] std::vector<float> next_logits(std::span<const TokenId> prefix) const {
     return logits_of(folded(prefix), prefix.back());
   }
@@ -94,7 +92,7 @@ class FakeDecodeModel final : public DecodeModel {
   }
   [[nodiscard]] std::int64_t free_pages() const { return pages_.free_pages(); }
 
-  /// What a fresh forward over `prefix` predicts.
+  /// The prediction of a fresh forward over `prefix`.
   [[nodiscard]] TokenId next(std::span<const TokenId> prefix) const {
     return choose(folded(prefix), prefix.back());
   }
@@ -168,7 +166,7 @@ class FakeDecodeModel final : public DecodeModel {
     return static_cast<TokenId>(source_of(folded, last) %
                                 static_cast<std::uint64_t>(options_.vocabulary));
   }
-  /// The chosen token's is largest.
+  /// The chosen token has the largest logit.
   [[nodiscard]] std::vector<float> logits_of(std::uint64_t folded, TokenId last) const {
     std::vector<float> logits(static_cast<std::size_t>(options_.vocabulary));
     const std::uint64_t source = source_of(folded, last);
@@ -182,7 +180,7 @@ class FakeDecodeModel final : public DecodeModel {
   [[nodiscard]] std::int64_t slot_pages() const {
     return jforge::cache_pages(options_.slot_capacity, options_.branch_rows);
   }
-  /// Alternatives begin with a page of their own, as the transformer's capacity is whole pages.
+  /// Branches begin with a page of their own, because the capacity is whole pages.
   [[nodiscard]] std::int64_t paged(std::int64_t row) const {
     const std::int64_t capacity = options_.slot_capacity;
     return row < capacity ? row : jforge::cache_pages(capacity) * kCachePageRows + row - capacity;
@@ -201,7 +199,7 @@ class FakeDecodeModel final : public DecodeModel {
     return at(slot, row);
   }
 
-  /// What a slot's pages hold is nobody's.
+  /// Invalidates the content of a slot's pages.
   void forget(std::int32_t slot) {
     for (std::int64_t index = 0; index < slot_pages(); ++index) {
       const std::int32_t page = pages_.table().slot(slot)[index];
@@ -211,7 +209,7 @@ class FakeDecodeModel final : public DecodeModel {
     }
   }
 
-  /// Over what the row at `place` sees of positions 0 … end − 1.
+  /// Folds what the row at `place` sees of positions 0 … end − 1.
   std::uint64_t folded_to(const CacheRow& place, std::int32_t end) {
     std::uint64_t folded = 0;
     for (std::int32_t position = 0; position < end; ++position) {
@@ -248,7 +246,7 @@ class FakeDecodeModel final : public DecodeModel {
   std::int64_t calls_ = 0;
 };
 
-/// A prompt of `length` ids below `vocabulary`, different for each id.
+/// Returns a prompt of `length` ids below `vocabulary`, different for each id.
 inline std::vector<TokenId> random_prompt(PromptId id, std::size_t length,
                                           std::uint64_t vocabulary) {
   RandomStream stream(7, RandomPurpose::test, 0, static_cast<std::uint64_t>(id));
@@ -259,10 +257,10 @@ inline std::vector<TokenId> random_prompt(PromptId id, std::size_t length,
   return prompt;
 }
 
-/// What a decoder's next forward gave: may be changed before the decoder sees it.
+/// Results of a decoder's next forward, which a test may change.
 using Predictions = std::vector<std::vector<TokenId>>;
 
-/// Forwards what a decoder wants forwarded in slot 0, without the engine, and advances it.
+/// Forwards the decoder's pending rows in slot 0, without the engine, and advances it.
 template <typename Tamper>
 void drive_step(SequenceDecoder& decoder, DecodeModel& model, const Tamper& tamper) {
   std::vector<DecodeRow> rows;
@@ -304,7 +302,7 @@ void drive_step(SequenceDecoder& decoder, DecodeModel& model, const Tamper& tamp
   model.keep_branches(kept);
 }
 
-/// Drives one decoder alone. `after_step` sees it after every advance().
+/// Drives one decoder to its end. `after_step` is called after every advance().
 template <typename AfterStep>
 DecodeResult drive(SequenceDecoder& decoder, DecodeModel& model, const AfterStep& after_step) {
   while (!decoder.finished()) {

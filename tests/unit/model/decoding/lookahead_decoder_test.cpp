@@ -64,7 +64,7 @@ TEST(Lookahead, TokensAreGreedysAtEverySettingWhateverTheWindowPredicts) {
             const auto result = drive(*make_lookahead_decoder(asked, options), fake);
             expect_greedy(result, greedy, ngram);
             saved += greedy.forwards - result.forwards;
-            // The window's predictions at random: they may cost forwards, never a token.
+            // Random predictions in the window may cost forwards, never a token.
             RandomStream stream(seed, RandomPurpose::test);
             const auto decoder = make_lookahead_decoder(asked, options);
             while (!decoder->finished()) {
@@ -87,8 +87,7 @@ TEST(Lookahead, TokensAreGreedysAtEverySettingWhateverTheWindowPredicts) {
   EXPECT_GT(saved, 0) << "no n-gram was ever accepted: the test says nothing";
 }
 
-/// Every prediction is the model's after what the window's mask shows: the text, the first level up
-/// to the column, and the column.
+/// The text, the first level up to the column, and the column.
 TEST(Lookahead, AColumnSeesTheFirstLevelUpToItselfAndItsOwnTokens) {
   auto fake = fake_model(0);
   const auto asked = request(5, 40);
@@ -131,7 +130,7 @@ TEST(Lookahead, AColumnSeesTheFirstLevelUpToItselfAndItsOwnTokens) {
   EXPECT_EQ(deepest, 2U) << "three levels, the first among the sequence's own rows";
 }
 
-/// What the window learns: a text that repeats itself is guessed N tokens at a time.
+/// A repetitive text is guessed N tokens at a time.
 TEST(Lookahead, ATextOfLocalRulesTakesFewForwards) {
   std::int64_t forwards = 0;
   std::int64_t tokens = 0;

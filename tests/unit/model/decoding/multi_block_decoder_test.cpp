@@ -1,5 +1,5 @@
 /// Multi-block decoding with rejection recycling: invariants I18 to I22 and I24 over a fake model,
-/// also where everything that is not verified is an adversary's, and its rules by hand.
+/// also with an adversary's unverified predictions, and its rules by hand.
 
 #include "model/decoding/multi_block_decoder.h"
 
@@ -38,8 +38,8 @@ std::size_t leading_matches(std::span<const TokenId> draft, std::span<const Toke
   return accepted;
 }
 
-/// Replaces every prediction that no verification rests on: those behind the first rejection in
-/// each way the real-active block may go on, and all of pseudo blocks. They become drafts and pool.
+/// Replaces every unverified prediction: those after the first rejection of each branch of the
+/// real-active block, and all of pseudo blocks. They become drafts and pool.
 class Adversary {
  public:
   explicit Adversary(std::uint64_t seed, TokenId favourite = -1)
@@ -174,7 +174,7 @@ TEST(MultiBlock, NoRowIsBetterThanTheOneThatIsKept) {  // I19
           if (!pending[i].alternative) {
             continue;
           }
-          // The whole draft of that row, verified from its begin.
+          // That row's whole draft, verified from its beginning.
           const auto fork = static_cast<std::size_t>(pending[i].first_position - before);
           std::vector<TokenId> draft(pending[0].tokens.begin(),
                                      pending[0].tokens.begin() + static_cast<std::ptrdiff_t>(fork));
@@ -352,7 +352,7 @@ TEST(NgramPool, KeepsTheNewestDifferentSequences) {  // I22
   EXPECT_EQ(none.size(), 0U);
 }
 
-/// Outcomes for every pending branch, by hand.
+/// Advances with given outcomes for every pending branch.
 Commit advance(SequenceDecoder& decoder, const Predictions& predictions) {
   std::vector<BranchOutcome> outcomes;
   for (const auto& own : predictions) {
@@ -363,7 +363,7 @@ Commit advance(SequenceDecoder& decoder, const Predictions& predictions) {
 
 std::vector<TokenId> ids(std::span<const TokenId> tokens) { return {tokens.begin(), tokens.end()}; }
 
-/// Past its prefill, n = 4, with f = 10.
+/// After the prefill, with n = 4 and f = 10.
 std::unique_ptr<SequenceDecoder> started(MultiBlockOptions options,
                                          std::int64_t max_new_tokens = 100) {
   options.block_size = 4;
@@ -380,11 +380,11 @@ TEST(MultiBlock, ABlockIsSpawnedRefinedPromotedAndVerifiedAnew) {
       started({.blocks = 2, .spawn_ratio = 0.75, .verification_size = 1, .ngram_pool = 8});
   const auto draft = ids(decoder->pending()[0].tokens);
   ASSERT_EQ(draft.size(), 4U);
-  // Two accepted of four: below three, nothing is spawned.
+  // Two of four accepted: below three, no block is spawned.
   advance(*decoder, {{draft[1], 50, 51, 52}});
   ASSERT_EQ(decoder->pending().size(), 1U);
   EXPECT_EQ(ids(decoder->pending()[0].tokens), (std::vector<TokenId>{50, 51}));
-  // The third: 60 is predicted behind the block, and nothing in the pool continues it.
+  // The third: 60 is predicted after the block, and the pool has no continuation of it.
   advance(*decoder, {{53, 60}});
   auto pending = decoder->pending();
   ASSERT_EQ(pending.size(), 2U);
@@ -396,8 +396,8 @@ TEST(MultiBlock, ABlockIsSpawnedRefinedPromotedAndVerifiedAnew) {
   const auto pseudo = ids(pending[1].tokens);
   ASSERT_EQ(pseudo.size(), 4U);
   EXPECT_EQ(pseudo[0], 60);
-  // The pseudo block accepts two and takes the rest of its predictions; the real-active one is
-  // complete, and what follows it, 70, takes the place of 60.
+  // The pseudo block accepts two and keeps its other predictions; the real-active one is complete,
+  // and its successor 70 replaces 60.
   const Commit commit = advance(*decoder, {{70}, {pseudo[1], 61, 62, 63}});
   EXPECT_EQ(commit.branch, 0U);
   EXPECT_EQ(commit.rows, 1);
@@ -439,18 +439,17 @@ TEST(MultiBlock, ClonesCopyTheRealActiveDraft) {
 
 TEST(MultiBlock, ARejectedTailComesBackAsACandidateAndWins) {
   const auto decoder = started({.blocks = 1, .verification_size = 2, .ngram_pool = 8});
-  // Nothing is accepted but the first; the draft and the tail 41, 42, 43 are thrown away.
+  // Only the first is accepted; the draft and the tail 41, 42, 43 are dropped.
   advance(*decoder, {{40, 41, 42, 43}});
   ASSERT_EQ(decoder->pending().size(), 1U) << "nothing in the pool begins with 40";
   EXPECT_EQ(ids(decoder->pending()[0].tokens), (std::vector<TokenId>{40, 41, 42}));
-  // 41 comes again, one place later than before: now the tail goes on from it, completed with the
-  // draft's own end.
+  // 41 comes again, a place later: the tail continues it, completed with the draft's own end.
   advance(*decoder, {{41, 20, 21}});
   auto pending = decoder->pending();
   ASSERT_EQ(pending.size(), 1U) << "(40, 41 was right)";
   EXPECT_EQ(ids(pending[0].tokens), std::vector<TokenId>{20});
   advance(*decoder, {{41}});
-  // A new block that begins with 41: candidates from the pool, the newest first.
+  // A new block begins with 41: candidates from the pool, the newest first.
   pending = decoder->pending();
   ASSERT_EQ(pending.size(), 2U);
   const auto plain = ids(pending[0].tokens);
@@ -460,7 +459,7 @@ TEST(MultiBlock, ARejectedTailComesBackAsACandidateAndWins) {
   EXPECT_EQ(pending[1].first_position, decoder->kv_length() + 1);
   const auto other = ids(pending[1].tokens);
   ASSERT_EQ(other.size(), 3U);
-  // It is right to its end, the plain draft only in its first token.
+  // The candidate is right to its end, the plain draft only in its first token.
   const std::int64_t before = decoder->kv_length();
   const Commit commit = advance(*decoder, {{other[0], 1, 2, 3}, {other[1], other[2], 90}});
   EXPECT_EQ(commit.branch, 1U);
@@ -473,19 +472,19 @@ TEST(MultiBlock, WhatStoodBeforeIsTheFirstCandidate) {
   auto decoder = make_multi_block_decoder(
       {.id = 3, .prompt = {7, 8, 60, 61, 62, 63, 9, 8, 50, 9}, .max_new_tokens = 100},
       {.block_size = 4, .blocks = 1, .verification_size = 2, .ngram_pool = 8, .match_length = 2});
-  // 9, 8 stood there, and before it 8 alone: two tokens that match come first, then the newest.
+  // The text has 9, 8 and an earlier 8: two matching tokens come first, then the newest.
   advance(*decoder, {{8}});
   auto pending = decoder->pending();
   ASSERT_EQ(pending.size(), 2U);
   EXPECT_TRUE(pending[1].alternative);
   EXPECT_EQ(pending[1].first_position, decoder->kv_length() + 1);
-  // Cut to the draft's length where the text has more, else completed with the draft's own end.
+  // Cut to the draft's length, or completed with the draft's own end.
   EXPECT_EQ(ids(pending[1].tokens), (std::vector<TokenId>{50, 9, 8}));
-  // It wins, in all but its last token; 70 never stood before, and the pool has no 70 either.
+  // It wins except for its last token; 70 is new to the text and the pool.
   EXPECT_EQ(advance(*decoder, {{50, 1, 2, 3}, {9, 70, 71}}).rows, 2);
   EXPECT_EQ(ids(decoder->pending()[0].tokens), (std::vector<TokenId>{70}));
   EXPECT_EQ(decoder->pending().size(), 1U);
-  // A new block begins with 60, which stood before once, without 70.
+  // A new block begins with 60, which occurred once, without 70.
   advance(*decoder, {{60}});
   pending = decoder->pending();
   ASSERT_EQ(pending.size(), 2U);
@@ -508,7 +507,7 @@ TEST(MultiBlock, ATextThatRepeatsGoesOnPastItsEnd) {
 }
 
 TEST(MultiBlock, WithoutPoolAndBlocksLookupsAloneBeatThePlainDraft) {
-  // A text of period 5: prompt lookup knows all of it.
+  // A text of period 5, which prompt lookup knows.
   std::vector<TokenId> prompt;
   for (TokenId i = 0; i < 15; ++i) {
     prompt.push_back(20 + i % 5);

@@ -1,5 +1,3 @@
-/// What the recorder tells of each method's passes, over a fake model.
-
 #include "model/decoding/pass_recorder.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +38,7 @@ std::vector<std::unique_ptr<SequenceDecoder>> methods(PromptId id) {
 struct Recorded {
   DecodeResult result;
   std::vector<TraceRow> rows;
-  std::vector<TokenId> known;  ///< As it was told, pass by pass.
+  std::vector<TokenId> known;  ///< as reported pass by pass
 };
 
 Recorded record(std::unique_ptr<SequenceDecoder> decoder) {
@@ -92,7 +90,7 @@ TEST(PassRecorder, KnownTokensOfAllPassesAreTheAnswer) {
         }
       }
       EXPECT_EQ(known, result.tokens);
-      // The last pass's own may be missing.
+      // The last pass' tokens may be missing.
       ASSERT_LE(recorded.known.size(), result.tokens.size());
       ASSERT_GE(recorded.known.size() + recorded.rows.back().size(), result.tokens.size());
       EXPECT_TRUE(std::equal(recorded.known.begin(), recorded.known.end(), result.tokens.begin()));

@@ -1,5 +1,4 @@
-/// Decoders by hand: drafts of the exact rules, every place an end of sequence can take, limits,
-/// misuse.
+/// Decoders by hand: exact drafts, every place of an end of sequence, limits, misuse.
 
 #include <gtest/gtest.h>
 
@@ -23,7 +22,7 @@ void advance(SequenceDecoder& decoder, std::vector<TokenId> predictions) {
   decoder.advance({&outcome, 1});
 }
 
-/// Tokens of a decoder that has one branch.
+/// Requires a decoder with one branch.
 std::span<const TokenId> draft_of(const SequenceDecoder& decoder) {
   EXPECT_EQ(decoder.pending().size(), 1U);
   EXPECT_EQ(decoder.pending().front().first_position, decoder.kv_length());
@@ -86,7 +85,7 @@ TEST(DecodingCost, TheFirstTokenOfEachSequenceIsThePrefills) {
   EXPECT_FALSE(DecodingCost{}.tokens_per_forward_with_prefill().has_value());
 }
 
-/// A Jacobi decoder past its prefill, with f = 10 and the draft [10, r_1 … r_{n−1}] pending.
+/// A Jacobi decoder after its prefill, with f = 10 and the draft [10, r_1 … r_{n−1}] pending.
 std::unique_ptr<SequenceDecoder> started(DraftWindow window, std::int64_t max_new_tokens,
                                          std::vector<TokenId> eos_ids = {}) {
   auto decoder = make_jacobi_decoder({.id = 3,
@@ -240,7 +239,7 @@ TEST(EndOfSequence, AfterTheLastAllowedTokenIsNotAskedFor) {
   }
 }
 
-/// Every offset of the first three blocks as the place of the first end of sequence.
+/// The first end of sequence at every offset of the first three blocks.
 TEST(EndOfSequence, AnywhereInTheAnswerGivesGreedyTokensInEveryMode) {
   FakeDecodeModel fake({.vocabulary = static_cast<std::int32_t>(kVocabulary)});
   const std::int32_t n = 4;
@@ -251,7 +250,7 @@ TEST(EndOfSequence, AnywhereInTheAnswerGivesGreedyTokensInEveryMode) {
     for (std::size_t place = 0; place < 3 * static_cast<std::size_t>(n); ++place) {
       const auto first = std::ranges::find(text, text[place]);
       if (static_cast<std::size_t>(first - text.begin()) != place) {
-        continue;  // the token occurs earlier, so it cannot end the answer here
+        continue;  // an earlier occurrence would end the answer
       }
       ++places;
       const DecodeRequest request{
@@ -291,7 +290,7 @@ TEST(CompleteBlocks, CutTheAnswerAtTAndNotTheBlocks) {
   FakeDecodeModel fake({.vocabulary = static_cast<std::int32_t>(kVocabulary), .local = 0});
   const auto prompt = random_prompt(1, 4, kVocabulary);
   const auto text = fake.greedy(prompt, 12);
-  // The end of sequence stands in the last block, but behind T.
+  // The end of sequence is in the last block, but after T.
   const DecodeRequest request{
       .id = 1, .prompt = prompt, .max_new_tokens = 9, .eos_ids = {text[10]}};
   ASSERT_EQ(std::ranges::count(text, text[10]), 1);
@@ -324,7 +323,7 @@ TEST(PromptLookup, ATextThatRepeatsGoesOnPastItsEnd) {
                                                   {.block_size = 8, .match_length = 3});
   advance(*decoder, {5});
   EXPECT_EQ(ids(draft_of(*decoder)), (std::vector<TokenId>{5, 6, 7, 5, 6, 7, 5, 6}));
-  advance(*decoder, {6, 7, 5, 6, 6, 0, 0, 0});  // The last 6 is another than the draft's 7.
+  advance(*decoder, {6, 7, 5, 6, 6, 0, 0, 0});  // the last 6 differs from the draft's 7
   EXPECT_EQ(decoder->kv_length(), 4 + 5);
   EXPECT_EQ(ids(draft_of(*decoder)), std::vector<TokenId>(8, 6)) << "6 alone, right before";
   advance(*decoder, std::vector<TokenId>(8, 6));

@@ -1,4 +1,4 @@
-/// The decoders over the real arithmetic: invariants I1, I4 and I5, and the golden greedy texts.
+/// Decoders over the real arithmetic: invariants I1, I4 and I5, and the golden greedy texts.
 
 #include <gtest/gtest.h>
 
@@ -26,7 +26,6 @@
 namespace jforge::test {
 namespace {
 
-/// A model in memory with everything it borrows.
 struct Model {
   explicit Model(const TransformerConfig& model_config)
       : config(model_config),
@@ -53,7 +52,7 @@ struct Model {
   std::unique_ptr<KernelSet> kernels;
 };
 
-/// Random weights ten times the usual size: sharper predictions, hence answers that vary.
+/// Random weights of ten times the usual size, so that answers vary.
 struct RandomModel : Model {
   RandomModel() : Model(tiny_config(true)) {
     initialise_weights(table, flat(), 5, config.num_layers);
@@ -66,7 +65,7 @@ struct RandomModel : Model {
   }
 };
 
-/// Counts the rows of alternatives that become a sequence's.
+/// Counts the branch rows that become a sequence's.
 class CountingModel final : public DecodeModel {
  public:
   explicit CountingModel(DecodeModel& model) : model_(model) {}
@@ -321,7 +320,7 @@ std::vector<float> logits_after(InferenceTransformer& transformer, std::int32_t 
   return values;
 }
 
-/// Continues in slot 0 what decoding left in the cache, and computes the same afresh in slot 1.
+/// Continues decoding's cache in slot 0, and computes the same from scratch in slot 1.
 TEST(TransformerDecoding, CacheOfCommittedTokensEqualsAFreshForwardBitForBit) {  // I5
   RandomModel model;
   auto transformer = model.transformer(2, 160);

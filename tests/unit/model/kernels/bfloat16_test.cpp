@@ -1,7 +1,7 @@
-// Mixed precision: bfloat16 weights, activations and their gradients; float32 sums inside, float32
-// gradients of parameters. Row-wise functions and attention are held to "widen, compute as float32,
-// round once" bit for bit, so that the float32 suites vouch for their mathematics; products to
-// their own order of addition, and to double within a bound.
+// Mixed precision: bfloat16 weights, activations and their gradients; float32 sums and parameter
+// gradients. Row-wise functions and attention must equal "widen, compute in float32, round once"
+// bit for bit, so that the float32 tests cover their mathematics; products must have their own
+// order of addition and be near the double result.
 
 #include <limits>
 
@@ -14,7 +14,7 @@ namespace {
 class Bfloat16 : public KernelTest {};
 JFORGE_KERNEL_SUITE(Bfloat16);
 
-/// Half a unit in the last place of a bfloat16, relative: the error of one rounding.
+/// Half a bfloat16 unit in the last place, relative.
 constexpr double kRounding = 1.0 / 512;
 
 BFloat16s random_rounded(std::int64_t count, unsigned seed, float scale = 1.0F) {
@@ -23,7 +23,7 @@ BFloat16s random_rounded(std::int64_t count, unsigned seed, float scale = 1.0F) 
 
 bool same(const BFloat16s& a, const BFloat16s& b) { return a == b; }
 
-/// Relative distance ‖a − b‖ / ‖b‖.
+/// ‖a − b‖ / ‖b‖.
 double relative_distance(const Floats& a, const Doubles& b) {
   double difference = 0;
   double size = 0;
@@ -40,12 +40,12 @@ struct ProductShape {
   std::int64_t m, n, k;
 };
 
-/// Cut tiles and panels, odd depths, one and several blocks of K (2048 steps), several threads.
+/// Partial tiles and panels, odd depths, one and several blocks of K (2048 steps), several threads.
 const std::vector<ProductShape> kShapes = {
     {1, 1, 1},     {1, 17, 5},    {7, 16, 33},  {25, 31, 2},    {6, 64, 64},   {97, 40, 130},
     {5, 70, 2049}, {3, 1090, 27}, {9, 5, 4101}, {131, 129, 65}, {300, 20, 200}};
 
-/// One operand of a sum over K: element `at` + i · `step`.
+/// An operand of a sum over K: element `at` + i · `step`.
 struct Line {
   const BFloat16s& values;
   std::int64_t at, step;
@@ -54,7 +54,7 @@ struct Line {
   }
 };
 
-/// The order that is promised: pairs ascending, the odd step of a pair first.
+/// The promised order: pairs ascending, the odd step of a pair first.
 float pair_sum(const Line& a, const Line& b, std::int64_t k, float start) {
   for (std::int64_t i = 0; i < k; i += 2) {
     if (i + 1 < k) {
@@ -65,7 +65,7 @@ float pair_sum(const Line& a, const Line& b, std::int64_t k, float start) {
   return start;
 }
 
-/// k fused multiply-adds err by at most k · 2^-24 of the sum of magnitudes, to first order.
+/// k fused multiply-adds err, to first order, by at most k · 2^-24 of the sum of magnitudes.
 void expect_near_exact(const Line& a, const Line& b, std::int64_t k, float start, float sum) {
   double exact = static_cast<double>(start);
   double magnitude = std::abs(exact);
@@ -170,7 +170,7 @@ TEST_P(Bfloat16, ResultsOfEmptySums) {
 TEST_P(Bfloat16, NaNStaysInItsRowAndBehindAnOddDepth) {
   constexpr std::int64_t kSize = 41;
   Floats x = random_floats(kSize * kSize, 1);
-  x[3 * kSize] = std::numeric_limits<float>::quiet_NaN();  // Lies behind row 2's last step.
+  x[3 * kSize] = std::numeric_limits<float>::quiet_NaN();  // after row 2's last step
   const BFloat16s short_x = rounded(x);
   const BFloat16s w = random_rounded(kSize * kSize, 2);
   BFloat16s y(kSize * kSize);
@@ -203,8 +203,9 @@ TEST_P(Bfloat16, RoundingIsThatOfTheElementType) {
   for (const float value : random_floats(1000, 1, 1e3F)) {
     values.push_back(value);
   }
-  values.push_back(std::bit_cast<float>(0x7F800001U));  // Rounding its bits would give infinity.
-  while (values.size() < 70001) {  // Several runs and threads, and a cut vector.
+  values.push_back(std::bit_cast<float>(0x7F800001U));  // NaN; plain rounding of its bits would
+                                                        // give infinity
+  while (values.size() < 70001) {  // several runs and threads, and a partial vector
     values.push_back(values[values.size() - 1000] * 1.5F);
   }
   const Shape shape{static_cast<std::int64_t>(values.size())};
@@ -227,7 +228,7 @@ TEST_P(Bfloat16, RoundingIsThatOfTheElementType) {
 
 // ---- row-wise: widen, the same arithmetic, round once
 
-/// A small odd shape, and one that takes several threads.
+/// A small odd shape, and one for several threads.
 const std::vector<Shape> kMatrices = {Shape{3, 37}, Shape{301, 519}};
 
 TEST_P(Bfloat16, RmsNorm) {
@@ -443,10 +444,10 @@ TEST_P(Bfloat16, VocabularyLossFollowsFloat32OnTheSameNumbers) {
     const VocabularyLossSums sums =
         vocabulary_loss(*kernels_, view(hidden, hidden_shape), view(head, head_shape), items, 1.5F,
                         0.7F, view(hidden_gradient, hidden_shape), view(head_gradient, head_shape));
-    // Logits are float32 sums of the same numbers in another order.
+    // Logits are float32 sums in another order.
     EXPECT_NEAR(sums.consistency, expected.consistency, 1e-5 * expected.consistency);
     EXPECT_NEAR(sums.autoregressive, expected.autoregressive, 1e-5 * expected.autoregressive);
-    // Gradients of logits are rounded once before the products, the hidden gradient once after.
+    // Logit gradients are rounded once before the products, the hidden gradient once after.
     EXPECT_LT(relative_distance(widened(hidden_gradient), to_double(expected_hidden)),
               2 * kRounding);
     EXPECT_LT(relative_distance(head_gradient, to_double(expected_head)), kRounding);

@@ -1,7 +1,7 @@
 #pragma once
 
-/// What the kernel tests share: random tensors, numerical gradients in double, thread counts, and
-/// the list of instruction sets of this machine.
+/// Helpers of the kernel tests: random tensors, numerical gradients in double, thread counts, and
+/// this machine's instruction sets.
 
 #include <gtest/gtest.h>
 #include <omp.h>
@@ -51,7 +51,6 @@ inline BFloat16s rounded(const Floats& values) {
   std::transform(values.begin(), values.end(), result.begin(), to_bfloat16);
   return result;
 }
-/// Exact.
 inline Floats widened(const BFloat16s& values) {
   Floats result(values.size());
   std::transform(values.begin(), values.end(), result.begin(), to_float);
@@ -70,7 +69,7 @@ inline ConstTensorView view(const BFloat16s& values, Shape shape) {
 
 inline Doubles to_double(const Floats& values) { return {values.begin(), values.end()}; }
 
-/// Equal bit for bit (NaN equals itself, +0 differs from −0).
+/// Compares bits: NaN equals itself, +0 differs from −0.
 inline ::testing::AssertionResult same_bits(const float* a, const float* b, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) {
     if (std::memcmp(a + i, b + i, sizeof(float)) != 0) {
@@ -86,7 +85,7 @@ inline ::testing::AssertionResult same_bits(const Floats& a, const Floats& b) {
   return same_bits(a.data(), b.data(), static_cast<std::int64_t>(a.size()));
 }
 
-/// Largest |a − b| over the largest |b|.
+/// Returns max |a − b| / max |b|.
 inline double relative_error(const Floats& a, const Doubles& b) {
   double worst = 0;
   double scale = 1e-30;
@@ -98,8 +97,8 @@ inline double relative_error(const Floats& a, const Doubles& b) {
   return a.size() == b.size() ? worst / scale : 1e30;
 }
 
-/// Central differences of `loss` at x. In double with h = 1e-5 their own error is about 1e-9
-/// relative, far below the fp32 error under test.
+/// Central differences of `loss` at x. In double with h = 1e-5 their relative error is about 1e-9,
+/// far below the tested fp32 error.
 inline Doubles numerical_gradient(const std::function<double(const Doubles&)>& loss, Doubles x) {
   constexpr double kStep = 1e-5;
   Doubles gradient(x.size());
@@ -136,7 +135,7 @@ class ThreadCount {
   int before_;
 };
 
-/// One suite for every instruction set; those the machine lacks are skipped by name.
+/// A suite for each instruction set, skipped if the machine lacks it.
 class KernelTest : public ::testing::TestWithParam<InstructionSet> {
  protected:
   void SetUp() override {
@@ -155,8 +154,8 @@ inline std::string instruction_set_name(const ::testing::TestParamInfo<Instructi
                                                 : "avx512_bf16";
 }
 
-/// A double as accumulated by fp32 sums of up to a few hundred terms: rounding grows with √n ·
-/// 6e-8; 3e-6 leaves a factor of about three.
+/// Rounding of fp32 sums of a few hundred terms grows with √n · 6e-8; this leaves a factor of
+/// three.
 inline constexpr double kTolerance = 3e-6;
 
 }  // namespace jforge::test

@@ -9,7 +9,7 @@ class RowWise : public KernelTest {};
 JFORGE_KERNEL_SUITE(RowWise);
 
 constexpr std::int64_t kRows = 3;
-constexpr std::int64_t kColumns = 37;  // Two full vectors and a rest.
+constexpr std::int64_t kColumns = 37;  // two full vectors and a rest
 const Shape kShape{kRows, kColumns};
 
 Doubles rms_norm_reference(const Doubles& x, const Doubles& weight, double epsilon) {
@@ -44,7 +44,7 @@ TEST_P(RowWise, RmsNormAndItsGradients) {
                      {});
   EXPECT_TRUE(same_bits(y, without));
 
-  // Both gradients are added to what is there.
+  // Both gradients are added to existing values.
   Floats dx(x.size(), 0.5F);
   Floats dw(weight.size(), -0.25F);
   kernels_->rms_norm_backward(view(dy, kShape), view(x, kShape), view(weight, Shape{kColumns}),
@@ -78,7 +78,7 @@ TEST_P(RowWise, SwigluAndItsGradients) {
   Floats gate = random_floats(kShape.elements(), 4, 3.0F);
   gate[0] = 60;
   gate[1] = -60;
-  gate[2] = -100;  // exp(100) saturates; silu is 0 to within 1e-36.
+  gate[2] = -100;  // exp(100) saturates; silu is 0 to within 1e-36
   const Floats up = random_floats(kShape.elements(), 5);
   const Floats dy = random_floats(kShape.elements(), 6);
   Floats y(gate.size());

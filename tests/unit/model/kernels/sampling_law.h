@@ -1,6 +1,6 @@
 #pragma once
 
-/// The law that a token is sampled from, computed the plain way, and whether draws follow a law.
+/// The sampling distribution, computed the plain way, and a test of draws.
 
 #include <algorithm>
 #include <cmath>
@@ -14,7 +14,7 @@
 
 namespace jforge::test {
 
-/// p(token) for each token of the vocabulary, `before` being what stands before it.
+/// Returns p(token) of each token after `before`.
 inline std::vector<double> sampling_law(const SamplingOptions& options,
                                         std::span<const float> logits,
                                         std::span<const TokenId> before) {
@@ -38,7 +38,7 @@ inline std::vector<double> sampling_law(const SamplingOptions& options,
   double nucleus = 0;
   for (const std::size_t token : order) {
     const double p = weights[token] / sum;
-    // The token that crosses top_p still belongs to it.
+    // The token that crosses top_p is kept.
     weights[token] = options.top_p == 1 || before_it < options.top_p ? p : 0;
     before_it += p;
     nucleus += weights[token];
@@ -49,8 +49,8 @@ inline std::vector<double> sampling_law(const SamplingOptions& options,
   return weights;
 }
 
-/// Pearson's chi-square test that counts are draws from `law`, at a level of one in ten thousand;
-/// what the law excludes must not occur. Cells of fewer than five expected draws are put together.
+/// Pearson's chi-square test that counts are drawn from `law`, at a level of 1 in 10,000;
+/// impossible tokens must not occur. Merges cells of fewer than five expected draws.
 inline bool follows(std::span<const std::int64_t> counts, std::span<const double> law) {
   const auto total =
       static_cast<double>(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}));

@@ -1,4 +1,4 @@
-/// The sampler against the law computed the plain way (METHOD.md §6.6).
+/// Compares the sampler with the plainly computed distribution (METHOD.md §6.6).
 
 #include "model/kernels/token_sampler.h"
 
@@ -81,7 +81,6 @@ TEST(TokenSampler, DrawsFollowTheLawAtEverySetting) {  // I23
   }
 }
 
-/// A test of laws that cannot tell a neighbouring one says nothing.
 TEST(TokenSampler, TheTestTellsAnotherLaw) {
   const auto logits = random_logits(7, 1.5, 7);
   const auto counts = draw({.temperature = 1}, logits, {}, 5000);
@@ -114,7 +113,7 @@ TEST(TokenSampler, NoiseIsNamedAndNotDrawnInOrder) {
   };
   EXPECT_GT(differ({.temperature = 1, .seed = 4}, 4), 40);
   EXPECT_GT(differ(options, 5), 40);
-  // What keeps every token goes another way through the code, to the same token.
+  // Keeping every token takes another code path to the same token.
   EXPECT_EQ(differ({.temperature = 1, .top_k = 199, .seed = 3}, 4), 0);
 }
 
@@ -172,7 +171,7 @@ TEST(TokenSampler, TopKKeepsWhatEqualsTheLast) {
 TEST(TokenSampler, APenaltyCountsOnceForEachTokenAndRow) {
   TokenSampler sampler;
   const SamplingOptions options{.repetition_penalty = 2};
-  // 3 / 2 > 1.4; were it halved twice, it were less.
+  // 3 / 2 > 1.4, but 3 / 4 would be less: a token is penalised once.
   EXPECT_EQ(sample(sampler, options, {1.4F, 3}, std::vector<TokenId>{1, 1, 1}, 0, 0), 1);
   EXPECT_EQ(sample(sampler, options, {1.6F, 3}, std::vector<TokenId>{1, 1, 1}, 0, 0), 0);
   EXPECT_EQ(sample(sampler, options, {-1, -1.5F}, std::vector<TokenId>{0}, 0, 0), 1)

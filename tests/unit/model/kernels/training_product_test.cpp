@@ -1,5 +1,5 @@
-// The training products against one sum after another, bit for bit: blocking, packing, threads and
-// instruction sets must not show.
+// Training products equal a plain ordered sum bit for bit, whatever the blocking, packing, threads
+// and instruction set.
 
 #include <gtest/gtest.h>
 
@@ -16,8 +16,8 @@ struct ProductShape {
   std::int64_t m, n, k;
 };
 
-/// Tiles and panels that are cut short, more than one block of K (1024 steps), of columns and of
-/// rows, more rows than columns and the reverse, and products large enough for several threads.
+/// Partial tiles and panels, several blocks of K (1024 steps), columns and rows, tall and wide
+/// shapes, and enough work for several threads.
 const std::vector<ProductShape> kShapes = {
     {1, 1, 1},    {1, 17, 5},      {7, 16, 33},   {25, 31, 2},    {6, 64, 64},    {97, 40, 1030},
     {5, 1100, 1}, {3, 1090, 1027}, {200, 70, 90}, {131, 129, 65}, {30, 2100, 40}, {300, 20, 200}};

@@ -32,7 +32,7 @@ Doubles log_softmax(Doubles z) {
   return z;
 }
 
-/// Both sums; the teacher's distribution comes from fixed values, which is what "detached" means.
+/// Returns both sums; the teacher's distribution uses fixed values, because it is detached.
 VocabularyLossSums sums_of(const Loss& l, const Doubles& hidden, const Doubles& head,
                            const Doubles& teacher_hidden, const Doubles& teacher_head) {
   VocabularyLossSums sums;
@@ -78,7 +78,6 @@ Result run(KernelSet& kernels, const Loss& l, const Floats& hidden, const Floats
   return r;
 }
 
-/// A teacher of its own.
 struct Teacher {
   std::int64_t rows;
   Floats hidden, head;
@@ -130,16 +129,16 @@ TEST_P(VocabularyLoss, SumsAndGradientsMatchFiniteDifferences) {
   EXPECT_LT(relative_error(r.head_gradient, dw), 1e-5);
   for (std::int64_t c = 0; c < l.hidden; ++c) {
     for (const std::int64_t row : {2, 3, 4, 7, 8}) {
-      // A pure teacher, rows of weight zero and rows outside the loss: exactly no gradient.
+      // Pure teachers, rows of weight zero and rows outside the loss have no gradient.
       EXPECT_EQ(r.hidden_gradient[at(row * l.hidden + c)], 0.0F) << row;
     }
   }
 }
 
-/// The items of kItems with rows of a teacher that has them in another order.
+/// The items of kItems with rows of a teacher in another order.
 std::vector<LossItem> taught_items() {
   std::vector<LossItem> items = kItems;
-  items[0].teacher_row = 1;  // Read by distillation alone.
+  items[0].teacher_row = 1;  // read by distillation only
   items[1].teacher_row = 2;
   items[2].teacher_row = 0;
   items[4].teacher_row = 3;
@@ -170,7 +169,7 @@ TEST_P(VocabularyLoss, WithASeparateTeacherSumsAndGradientsMatchFiniteDifference
     EXPECT_LT(relative_error(r.head_gradient,
                              numerical_gradient([&](const Doubles& x) { return loss(h, x); }, w)),
               1e-5);
-    // Cross-entropy is that of the student alone, the divergence from a teacher is not.
+    // Cross-entropy depends on the student alone, the divergence also on the teacher.
     const Result own = run(*kernels_, {9, 6, 21, kItems, 1.5F, 0.8F}, hidden, head);
     const double apart = std::abs(r.sums.autoregressive - own.sums.autoregressive);
     if (ar_loss == ArLoss::cross_entropy) {
@@ -184,7 +183,7 @@ TEST_P(VocabularyLoss, WithASeparateTeacherSumsAndGradientsMatchFiniteDifference
 
 constexpr std::int32_t kManyPairs = 700;
 
-/// More gathered rows than one chunk takes: clean rows before their students', every third item
+/// More gathered rows than a chunk takes: clean rows before their students', every third item
 /// without a target, every fifth without a student.
 std::vector<LossItem> many_items(std::int32_t vocabulary) {
   std::vector<LossItem> items;
@@ -210,7 +209,7 @@ TEST_P(VocabularyLoss, DistilledFromItselfCleanRowsHaveNoLossAndNoGradient) {
   for (std::int64_t i = 0; i < kManyPairs * l.hidden; ++i) {
     EXPECT_LT(std::abs(both.hidden_gradient[at(i)]), 1e-6F) << i;
   }
-  // Without the consistency term the teacher's rows are still there for the clean ones.
+  // Without the consistency term, the teacher's rows still serve the clean ones.
   l.consistency_scale = 0.0F;
   const Teacher another{l.rows, random_floats(l.rows * l.hidden, 3), head};
   const Result alone = run(*kernels_, l, hidden, head, another);
@@ -231,8 +230,7 @@ TEST_P(VocabularyLoss, AStudentThatTeachesItselfHasTheSameLossEitherWay) {
 }
 
 TEST_P(VocabularyLoss, ManyChunksGiveTheSameSumsAsOneItemAtATime) {
-  // 9000 tokens make 16 Mi floats out of about 1860 rows; the cap of 1024 rows cuts 1400 rows in
-  // two.
+  // With 9000 tokens about 1860 rows make 16 Mi floats; the cap of 1024 rows splits 1400 rows.
   const Loss l{2 * kManyPairs, 8, 9000, many_items(9000), 1.0F, 1.0F};
   const Floats hidden = random_floats(l.rows * l.hidden, 1);
   const Floats head = random_floats(l.vocabulary * l.hidden, 2);
@@ -259,7 +257,7 @@ TEST_P(VocabularyLoss, ManyChunksGiveTheSameSumsAsOneItemAtATime) {
   }
   EXPECT_LT(relative_error(all.hidden_gradient, hidden_sum), 1e-5);
   EXPECT_LT(relative_error(all.head_gradient, head_sum), 1e-5);
-  kernels_->release_work_space();  // It is taken anew.
+  kernels_->release_work_space();  // it is allocated again
   const Result again = run(*kernels_, l, hidden, head);
   EXPECT_EQ(all.sums.consistency, again.sums.consistency);
   EXPECT_TRUE(same_bits(all.head_gradient, again.head_gradient));

@@ -1,5 +1,5 @@
-/// The pages of the key/value cache: none lost, none given to two slots, none promised twice; and
-/// attention over them, page by page as sequences come and go, where freed pages hold NaN.
+/// Pages of the key/value cache: none is lost, shared by two slots or promised twice. Attention
+/// over them is checked while sequences come and go and freed pages hold NaN.
 
 #include "model/transformer/cache_pages.h"
 
@@ -54,7 +54,7 @@ TEST(CachePages, WhatIsPromisedIsKept) {
   EXPECT_THROW(pages.provide(2, 0), InternalError) << "those left are others'";
   for (const std::int64_t index : {3, 0, 1}) {
     pages.provide(0, index);
-    pages.provide(0, index);  // Has it.
+    pages.provide(0, index);  // already has it
   }
   EXPECT_THROW(pages.provide(0, 2), InternalError) << "more than it reserved";
   EXPECT_EQ(pages.table().slot(0)[2], -1);
@@ -66,14 +66,14 @@ TEST(CachePages, WhatIsPromisedIsKept) {
   EXPECT_EQ(pages.free_pages(), 5);
   EXPECT_EQ(std::ranges::count(pages.table().pages, -1), 12);
   EXPECT_TRUE(pages.reserve(1, 4));
-  pages.provide(2, 1);  // A slot that reserved nothing takes what is free.
+  pages.provide(2, 1);  // without a reservation, a slot takes free pages
   EXPECT_THROW(pages.provide(2, 0), InternalError);
   EXPECT_THROW((void)pages.reserve(0, 5), InternalError) << "more than a slot has room for";
   EXPECT_THROW(CachePages(0, 1, 1), InternalError);
 }
 
 struct Sequence {
-  std::int64_t promised = 0;  ///< −1: it reserved nothing.
+  std::int64_t promised = 0;  ///< −1: no reservation
   std::set<std::int64_t> given;
 };
 
@@ -143,7 +143,7 @@ TEST(CachePages, RandomOrdersLoseNoneAndGiveNoneTwice) {
   }
 }
 
-/// One sequence whose attention is known, with an alternative to its end.
+/// A sequence of known attention, with a branch at its end.
 struct Text {
   static constexpr std::int64_t kHeads = 4;
   static constexpr std::int64_t kKeyHeads = 2;
@@ -178,12 +178,11 @@ struct Text {
   std::vector<float> q, k, v, expected;
 };
 
-/// Sequences of random lengths come and go; each is forwarded in chunks, now and then as an
-/// alternative whose rows are then copied into place. Attention has the bits of packed attention,
-/// while every page that is no slot's holds NaN.
+/// Sequences of random lengths are forwarded in chunks, sometimes as a branch that is then copied
+/// into place. Every page without a slot holds NaN.
 TEST(CachePages, AttentionOverPagesThatComeAndGoHasTheBitsOfPackedAttention) {
   constexpr std::int64_t kSlots = 4;
-  constexpr std::int64_t kCapacity = 256;  // Rows of a sequence; alternatives lie behind.
+  constexpr std::int64_t kCapacity = 256;  // rows of a sequence, before its branches
   constexpr std::int64_t kBranch = 80;
   constexpr std::int64_t kSlotPages = cache_pages(kCapacity, kBranch);
   constexpr std::int64_t kPages = 11;
@@ -248,7 +247,7 @@ TEST(CachePages, AttentionOverPagesThatComeAndGoHasTheBitsOfPackedAttention) {
       test::cache_copy(*kernels, copies, cache);
     }
     text->done = end;
-    if (text->done == text->rows || below(10) == 0) {  // The end, or dropped in the middle.
+    if (text->done == text->rows || below(10) == 0) {  // at its end, or dropped in the middle
       pages.release(slot);
       text.reset();
       ++finished;

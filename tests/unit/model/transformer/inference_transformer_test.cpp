@@ -37,7 +37,7 @@ std::vector<float> row_of(const std::vector<float>& logits, std::int64_t row) {
 }
 
 constexpr std::int32_t kBranchRows = 12;
-constexpr std::int32_t kCapacity = 64;  ///< What 40 positions are rounded up to: a page.
+constexpr std::int32_t kCapacity = 64;  ///< 40 positions, rounded up to a page
 
 InferenceTransformer make(TinyModel& model, std::int32_t max_rows, std::int32_t slots = 3,
                           WeightStorage weights = WeightStorage::automatic) {
@@ -102,7 +102,7 @@ TEST_P(InferenceTransformerTest, RowsAreBitwiseEqualHoweverTheyAreCut) {
     InferenceTransformer cut = make(model_, max_rows);
     EXPECT_EQ(logits_of(cut, sequence_rows(tokens, 2)), expected) << max_rows;
   }
-  // One row a call, between rows of other slots.
+  // A row per call, between rows of other slots.
   InferenceTransformer mixed = make(model_, 0);
   const std::vector<TokenId> other = random_tokens(stream_, 33);
   for (std::int32_t i = 0; i < 33; ++i) {
@@ -153,7 +153,7 @@ TEST_P(InferenceTransformerTest, OverwritingDropsARejectedDraft) {
   logits_of(fresh, sequence_rows(prompt, 0));
   const std::vector<float> expected = logits_of(fresh, sequence_rows(accepted, 0, 8));
   InferenceTransformer reused = make(model_, 0);
-  logits_of(reused, sequence_rows(random_tokens(stream_, 30), 0));  // An earlier request.
+  logits_of(reused, sequence_rows(random_tokens(stream_, 30), 0));  // an earlier request
   logits_of(reused, sequence_rows(prompt, 0));
   logits_of(reused, sequence_rows(draft, 0, 8));
   EXPECT_EQ(logits_of(reused, sequence_rows(accepted, 0, 8)), expected);
@@ -214,7 +214,7 @@ TEST_P(InferenceTransformerTest, Bfloat16StorageOfBfloat16WeightsChangesNoBit) {
 
 TEST_P(InferenceTransformerTest, Bfloat16StorageRoundsTheMatricesAndNothingElse) {
   const std::vector<TokenId> tokens = random_tokens(stream_, 33);
-  // The embedding is looked up as it is; a tied head is rounded all the same.
+  // The embedding lookup is exact; a tied head is rounded all the same.
   InferenceTransformer rounded = make(model_, 0, 3, WeightStorage::bfloat16);
   const std::vector<float> logits = logits_of(rounded, sequence_rows(tokens, 0));
   InferenceTransformer exact = make(model_, 0);
@@ -242,7 +242,7 @@ TEST_P(InferenceTransformerTest, RefusesMisuse) {
   EXPECT_THROW(predict({{1, {0, 0}}, {1, {0, 1}}}), InternalError) << "too few predictions";
   EXPECT_THROW(predict({{1, {0, 1}, false}, {1, {0, 0}}}), InternalError) << "not ascending";
   EXPECT_NO_THROW(inference.predict({}, {}));
-  constexpr std::int32_t kFirst = kCapacity;  // of the slot's rows for alternatives
+  constexpr std::int32_t kFirst = kCapacity;  // first of the slot's branch rows
   EXPECT_NO_THROW(predict({{1, {0, 1, 1, kFirst}}}));
   EXPECT_THROW(predict({{1, {0, 3, 3, kFirst}}}), InternalError) << "forks behind a gap";
   EXPECT_THROW(predict({{1, {0, 2, 1, kFirst}}}), InternalError) << "does not begin at its fork";
@@ -257,8 +257,8 @@ TEST_P(InferenceTransformerTest, RefusesMisuse) {
   EXPECT_THROW(make(model_, 0, 0), InternalError);
 }
 
-/// A draft and two alternatives to it in one call, whatever the chunks: each has the bits of a
-/// forward of its own, and so has what follows the one that is kept.
+/// A draft and two branches in one call, in any chunks: each, and what follows the kept one, has
+/// the bits of a forward of its own.
 TEST_P(InferenceTransformerTest, AlternativesEqualSequencesOfTheirOwn) {
   const std::vector<TokenId> prompt = random_tokens(stream_, 20);
   const auto with = [&](const std::vector<TokenId>& draft) {
@@ -307,7 +307,7 @@ TEST_P(InferenceTransformerTest, AlternativesEqualSequencesOfTheirOwn) {
   }
 }
 
-/// Three slots of five pages each share seven, which they get and give back in changing orders.
+/// Three slots of five pages each share seven, in changing orders.
 TEST_P(InferenceTransformerTest, SlotsShareAPoolOfPages) {
   const auto make_pool = [&](std::int64_t pages) {
     return InferenceTransformer(
@@ -388,7 +388,7 @@ INSTANTIATE_TEST_SUITE_P(Models, InferenceTransformerTest,
                          model_name);
 
 TEST(InferenceTransformer, BytesIsWhatTheConstructorAllocates) {
-  TransformerConfig config;  // Multiples of 16: packing pads nothing.
+  TransformerConfig config;  // multiples of 16, so that packing adds no padding
   config.vocabulary_size = 48;
   config.hidden_size = 32;
   config.intermediate_size = 64;

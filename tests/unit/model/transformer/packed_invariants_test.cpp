@@ -1,5 +1,5 @@
-/// Invariants I10, I11, I12, I14, I15, I16 and I17 of the packed forward and its losses
-/// (METHOD.md §9).
+/// Invariants I10, I11, I12, I14, I15, I16 and I17 of the packed forward and its losses (METHOD.md
+/// §9).
 
 #include <gtest/gtest.h>
 
@@ -118,7 +118,7 @@ TEST_F(PackedInvariants, I11NoisyRowsAreAPlainForwardOfWhatTheMaskShows) {
   constexpr std::int64_t kBlock = 4;
   constexpr std::int64_t kBlocks = 5;
   for (const std::int32_t window : {1, 2, 3, 5}) {
-    // Behind another sample, so that nothing leaks between samples of a batch.
+    // After another sample, to show that samples of a batch do not mix.
     const std::vector<PackedSample> samples{random_sample(7, 4, 3, 2, window),
                                             random_sample(2, 6, kBlock, kBlocks, window)};
     const PackedSample& sample = samples[1];
@@ -176,8 +176,7 @@ TEST_F(PackedInvariants, I12UnderTheCleanMaskOffsetsBeforeTheFirstDifferenceAgre
 }
 
 TEST_F(PackedInvariants, I14LogitGradientsAreTheDifferenceOfTheDistributions) {
-  // With the identity as output projection hidden states are logits and their gradient is
-  // dL/dlogit.
+  // With the identity as head, hidden states are logits and their gradient is dL/dlogit.
   constexpr std::int64_t kWidth = 9;
   std::vector<float> head(kWidth * kWidth, 0.0F);
   std::vector<float> logits(2 * kWidth);
@@ -247,7 +246,7 @@ TEST_F(PackedInvariants, I16TokensAfterEndOfSequenceDoNotMatter) {
   for (Tokens* tokens : {&sample.clean, &sample.noisy}) {
     std::ranges::replace(*tokens, kEos, 3);
   }
-  sample.clean[9] = kEos;  // Block 2, offset 1.
+  sample.clean[9] = kEos;  // block 2, offset 1
   sample.noisy[8] = (sample.clean[8] + 1) % 36;
   PackedSample other = sample;
   for (std::size_t i = 10; i < other.clean.size(); ++i) {

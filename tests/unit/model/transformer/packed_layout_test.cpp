@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 enum class RowType : std::uint8_t { prompt, clean, noisy };
 
-/// What a packed row is, worked out from the storage order alone.
+/// A packed row's meaning, from the storage order alone.
 struct Row {
   RowType type;
   std::int64_t block;
@@ -166,8 +166,7 @@ TEST(PackedLayout, CleanAndNoisyRowsSharePositions) {
   EXPECT_EQ(*std::ranges::max_element(batch.positions) + 1, 4 + 3 * 4);
 }
 
-/// Hand-made: n 4, first differences at 1, none, 0; an end of sequence (token 9) in block 2 at
-/// offset 2.
+/// n = 4, first differences at 1, none, 0; an end of sequence (token 9) in block 2 at offset 2.
 PackedSample hand_sample() {
   return {.prompt_id = 0,
           .block_size = 4,
@@ -189,9 +188,9 @@ std::map<std::int32_t, LossItem> items_by_row(const PackedBatch& batch) {
 TEST(PackedLayout, LossItemsOfAnEndedSample) {
   const PackedSample sample = hand_sample();
   const PackedBatch batch = pack_samples({&sample, 1}, {.eos_ids = {8, 9}}, 0.5F);
-  EXPECT_EQ(batch.layout.num_rows, 3 + 2 * 12);  // The block after the end is dropped.
+  EXPECT_EQ(batch.layout.num_rows, 3 + 2 * 12);  // the block after the end is dropped
   EXPECT_EQ(batch.ar_targets, 11);
-  EXPECT_EQ(batch.kept_offsets, 3 + 0 + 2);  // Offsets 1…3; none; 0…1 before the end at 2.
+  EXPECT_EQ(batch.kept_offsets, 3 + 0 + 2);  // offsets 1…3; none; 0…1 before the end at 2
   const auto items = items_by_row(batch);
   ASSERT_EQ(items.size(), 11U);
   for (std::int32_t target = 0; target < 11; ++target) {
@@ -248,7 +247,8 @@ TEST(PackedLayout, KeptOffsetsWeighLessAndLessInABlock) {
           << answer;
     }
   };
-  expect_weights(LossReduction::token_mean, 3.25);  // Of a weighted mean, which a mean is with 1.
+  expect_weights(LossReduction::token_mean, 3.25);  // of a weighted mean, which equals the mean for
+                                                    // weight 1
   expect_weights(LossReduction::paper, 3);
   expect_weights(LossReduction::repo, 3.25 * 3);
 }
@@ -265,7 +265,7 @@ TEST(PackedLayout, WithoutEndOfSequenceEveryTokenIsATarget) {
   EXPECT_EQ(items.at(0).target, 2);
   EXPECT_EQ(items.at(0).student_row, -1);
   EXPECT_FLOAT_EQ(items.at(0).ar_weight, 1.0F / 18);
-  EXPECT_EQ(items.at(18).target, -1);  // The last token teaches, but nothing follows it.
+  EXPECT_EQ(items.at(18).target, -1);  // the last token teaches, but has no target
   EXPECT_EQ(items.at(18).ar_weight, 0.0F);
   EXPECT_EQ(items.at(18).student_row, 34);
 }
@@ -329,9 +329,9 @@ TEST(PackedLayout, ATeacherTakesPromptAndCleanRowsUpToTheLastThatTeaches) {
     append_causal_sequence(batch, std::vector<TokenId>{5, 6, 7}, 1, 0.25F);
     append_samples(batch, samples, {.mask = mask, .kept = KeptOffsets::all, .eos_ids = {9}}, 0.25F);
     PackedBatch teacher;
-    teacher.tokens = {1};  // What was there before goes.
+    teacher.tokens = {1};  // is replaced
     take_teacher_rows(batch, teacher, false);
-    // The end of sequence is row 3 + 10 of the first two: rows up to the one before it teach.
+    // The end of sequence is row 3 + 10 of the first two; rows before it teach.
     ASSERT_EQ(teacher.layout.segments.size(), 3U);
     EXPECT_EQ(teacher.layout.num_rows, 2 * (3 + 10) + (3 + 4 * 5));
     EXPECT_EQ(teacher.tokens.size(), static_cast<std::size_t>(teacher.layout.num_rows));
@@ -347,7 +347,7 @@ TEST(PackedLayout, ATeacherTakesPromptAndCleanRowsUpToTheLastThatTeaches) {
       const auto row = static_cast<std::size_t>(item.teacher_row);
       EXPECT_EQ(teacher.tokens[row], batch.tokens[clean]);
       EXPECT_EQ(teacher.positions[row], batch.positions[clean]);
-      // It sees as many keys as the clean row, and of its own sequence.
+      // Like the clean row, it sees its own sequence up to itself.
       for (std::int64_t key = 0; key < teacher.layout.num_rows; ++key) {
         const std::int64_t back = item.teacher_row - key;
         EXPECT_EQ(visible(teacher.layout, item.teacher_row, key),
@@ -385,7 +385,7 @@ TEST(PackedLayout, ATeacherOfAllItemsHasARowForEachTarget) {
     EXPECT_EQ(teacher.positions[row], batch.positions[clean]);
   }
   EXPECT_EQ(targets, batch.ar_targets);
-  // Rows up to the one before the end of sequence: no later one is asked.
+  // Only rows before the end of sequence teach.
   EXPECT_EQ(teacher.layout.num_rows, 2 + 2 * (3 + 10));
 }
 

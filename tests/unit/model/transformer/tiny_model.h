@@ -1,6 +1,6 @@
 #pragma once
 
-/// A small random model and small random samples, shared by the transformer's tests.
+/// A small random model and samples for the transformer's tests.
 
 #include <algorithm>
 #include <cstdint>
@@ -19,8 +19,8 @@
 
 namespace jforge {
 
-/// Random weights, ten times larger than the usual start so that attention and loss are far from
-/// uniform, and biases and norms that differ from 0 and 1.
+/// Weights ten times the usual size, so that attention and loss are far from uniform; biases and
+/// norms differ from 0 and 1.
 struct TinyModel {
   explicit TinyModel(bool tied = false, ModelFamily family = ModelFamily::qwen2)
       : TinyModel(test::tiny_config(tied, family)) {}
@@ -79,8 +79,7 @@ inline std::vector<TokenId> random_tokens(RandomStream& stream, std::int64_t cou
   return tokens;
 }
 
-/// A sample of `blocks` blocks whose noisy blocks share a random prefix with the clean ones, as
-/// states do.
+/// A sample whose noisy blocks share a random prefix with the clean ones, as states do.
 inline PackedSample random_sample(std::uint64_t seed, std::int64_t prompt, std::int32_t block_size,
                                   std::int64_t blocks, std::int32_t window) {
   RandomStream stream(seed, RandomPurpose::test, 1);

@@ -43,7 +43,7 @@ std::vector<double> log_softmax_row(const TinyModel& model, const float* hidden,
 
 using LogRows = std::map<std::int32_t, std::vector<double>>;
 
-/// Log-probabilities, in double, of every row that the loss touches.
+/// Log-probabilities, in double, of the rows that the loss uses.
 LogRows log_probabilities(TinyModel& model, TrainingTransformer& transformer,
                           const PackedBatch& batch) {
   const ConstTensorView hidden = transformer.forward(batch, model.parameters);
@@ -63,8 +63,7 @@ LogRows log_probabilities(TinyModel& model, TrainingTransformer& transformer,
   return rows;
 }
 
-/// METHOD.md §4 in double; the teacher comes from `teacher`, which stays fixed while weights
-/// move: it is detached.
+/// METHOD.md §4 in double; `teacher` stays fixed while weights move, because it is detached.
 double reference_loss(const PackedBatch& batch, const LogRows& student, const LogRows& teacher,
                       VocabularyLossSums* sums = nullptr) {
   double consistency = 0;
@@ -124,7 +123,7 @@ TEST_P(TrainingGradientTest, MatchFiniteDifferencesOfTheWholeLoss) {
   EXPECT_NEAR(sums.autoregressive, expected.autoregressive, 1e-5 * expected.autoregressive);
   EXPECT_GT(expected.consistency, 0.1);
 
-  // Along each tensor's own gradient the slope is the gradient's norm; a random direction tells a
+  // Along a tensor's own gradient the slope is the gradient's norm; a random direction reveals a
   // wrong direction.
   RandomStream stream(9, RandomPurpose::test, 3);
   for (const ParameterEntry& entry : model.table.entries()) {
@@ -159,8 +158,7 @@ TEST_P(TrainingGradientTest, MatchFiniteDifferencesOfTheWholeLoss) {
         model.values = saved;
         return loss;
       };
-      // Richardson: the error of the step is of fourth order, so the step can stay above float32's
-      // rounding.
+      // Richardson extrapolation: the fourth-order error allows a step above float32's rounding.
       constexpr double kStep = 6e-3;
       const double coarse = (loss_at(2 * kStep) - loss_at(-2 * kStep)) / (4 * kStep);
       const double fine = (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep);
@@ -240,7 +238,7 @@ TEST(TrainingTransformer, GroupsAreReadyFromHeadToEmbeddingWithFinalGradients) {
   }
 }
 
-/// A Llama is a Qwen2 whose biases are zero and stay so.
+/// A Llama is a Qwen2 whose biases stay zero.
 TEST(TrainingTransformer, WithoutBiasesIsWithZeroBiasesBitForBit) {
   TinyModel llama(false, ModelFamily::llama);
   TinyModel qwen2;
@@ -313,7 +311,7 @@ TEST(TrainingTransformer, AnEmptyBatchStillReportsItsGroups) {
   EXPECT_EQ(std::ranges::count(gradients, 0.0F), static_cast<std::ptrdiff_t>(gradients.size()));
 }
 
-/// Notes what a pass asks for, in order.
+/// Records a pass' calls in order.
 class UseRecorder final : public ParameterSource, public GradientSink {
  public:
   explicit UseRecorder(TinyModel& model) : model_(model), sink_(model.sink(gradients_)) {}
@@ -355,7 +353,7 @@ TEST(TrainingTransformer, BorrowsGroupsInTheOrderOfPassUses) {
   }
 }
 
-/// Says that what it opens is undefined, and sees to it that it is.
+/// Opens gradients as undefined, filled with NaN.
 class UndefinedGradients final : public GradientSink {
  public:
   explicit UndefinedGradients(FlatGradients sink) : sink_(std::move(sink)) {}
@@ -389,7 +387,7 @@ TEST(TrainingTransformer, WritesAllOfAGradientThatIsUndefined) {
   }
 }
 
-// A layer of a large model may take minutes: the watchdog must see each of them.
+// A layer of a large model may take minutes.
 TEST(TrainingTransformer, EveryLayerIsASignOfProgress) {
   TinyModel model;
   TrainingTransformer transformer(model.config, model.table, *model.kernels, model.account, {});
@@ -456,9 +454,9 @@ TEST(TrainingFlops, ASeparateTeachersLogitsCountOnce) {
   const double detached = training_flops(config, batch);
   PackedBatch teacher;
   take_teacher_rows(batch, teacher, false);
-  // Of 20 kept offsets all but the last have a target of their own besides.
+  // Of 20 kept offsets all but the last also have a target.
   EXPECT_DOUBLE_EQ(training_flops(config, batch) - detached, 2.0 * 19 * 24 * 37);
-  // Each of the 20 targets has a row that teaches.
+  // Each of the 20 targets has a teacher row.
   take_teacher_rows(batch, teacher, true);
   EXPECT_DOUBLE_EQ(training_flops(config, batch) - detached, 2.0 * 20 * 24 * 37);
   take_teacher_rows(batch, teacher, false);
@@ -509,9 +507,9 @@ TEST(TrainingTransformer, BytesIsWhatForwardAllocates) {
 
 // ---- bfloat16
 
-/// Relative to the float32 gradients of the same (rounded) weights: what the roundings of operands
-/// and activations do to a whole backward pass. Weights ten times the usual make it about four
-/// times what it is at the start of training (0.6 %).
+/// Rounding of operands and activations in a whole backward pass, relative to float32 gradients of
+/// the same rounded weights. Weights of ten times the usual size make it four times the start's 0.6
+/// %.
 TEST(TrainingTransformerBfloat16, GradientsFollowFloat32) {
   for (const auto& [tied, family] : {std::pair(false, ModelFamily::qwen2),
                                      {true, ModelFamily::qwen2},

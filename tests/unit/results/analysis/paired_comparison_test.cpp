@@ -53,7 +53,7 @@ TEST(PairedComparison, ExactTestHasTheBinomialsValues) {
   EXPECT_NEAR(p_value(4, 4), 1, 1e-12);
 }
 
-/// Ten problems whose eight completions all agree tell no more than ten verdicts.
+/// Ten problems with eight equal completions each tell no more than ten verdicts.
 TEST(PairedComparison, CompletionsOfAProblemAreNotIndependent) {
   Verdicts first(10, 0.5);
   Verdicts second(10, 0.5);

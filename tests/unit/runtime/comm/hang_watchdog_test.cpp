@@ -84,7 +84,7 @@ TEST(PhaseClock, ReadsWhatWasWritten) {
 
 TEST(PhaseClock, FollowsOneThreadAlone) {
   PhaseClock clock;
-  note_progress();  // nobody listens
+  note_progress();  // without a listener
   clock.follow_this_thread();
   const auto progress = [&] { return clock.read().progress; };
   const std::uint64_t before = progress();
@@ -98,7 +98,7 @@ TEST(PhaseClock, FollowsOneThreadAlone) {
     note_progress();
     EXPECT_EQ(other.read().progress, 1U);
   }
-  note_progress();  // the clock that followed is gone
+  note_progress();  // the following clock is gone
   EXPECT_EQ(progress(), before + 1);
 }
 
@@ -176,8 +176,8 @@ TEST(HangWatchdog, ProgressAndPhasesWithoutDeadlineKeepItQuiet) {
     }
     clock.enter("idle", 0);
     look();
-    // Two signs of progress lie at most twice as far apart as two looks at the time. Where this
-    // thread was kept waiting for longer the watchdog may ring: again, with more patience.
+    // Signs of progress are at most twice as far apart as two looks at the clock. If this thread
+    // was delayed, the watchdog may fire: repeat with a longer deadline.
     if (longest > deadline / 2 && deadline < std::chrono::seconds(16)) {
       continue;
     }

@@ -91,7 +91,7 @@ TEST(Queue, AThreadQueueWaitsForAnotherWithoutBlockingTheCaller) {
   });
   second->wait(first->record());
   second->copy(ConstTensorView(values.data(), {4}), TensorView(copied.data(), {4}));
-  go.store(true);  // Reached only because nothing above waits.
+  go.store(true);  // reached only if no call above waits
   second->synchronize();
   EXPECT_EQ(copied, std::vector<float>(4, 2.0F));
   second->zero(TensorView(copied.data(), {4}));
@@ -99,7 +99,7 @@ TEST(Queue, AThreadQueueWaitsForAnotherWithoutBlockingTheCaller) {
   EXPECT_EQ(copied, std::vector<float>(4, 0.0F));
 }
 
-/// Fails when it is waited for.
+/// Fails when waited for.
 class FailedSource final : public Event::Source {
  public:
   [[nodiscard]] bool reached(std::uint64_t /*place*/) const override { return false; }

@@ -35,7 +35,7 @@ TEST(DTypes, BytesAndNames) {
   EXPECT_EQ(dtype_bytes(DType::uint8), 1U);
   EXPECT_EQ(dtype_bytes(DType::float64), 8U);
   EXPECT_EQ(dtype_name(DType::bfloat16), "bfloat16");
-  // On disk: the numbers must never change.
+  // Stored on disk: the numbers must never change.
   EXPECT_EQ(static_cast<int>(DType::float64), 6);
   EXPECT_EQ(static_cast<int>(DType::uint8), 5);
   EXPECT_EQ(static_cast<int>(DType::int64), 4);
@@ -43,8 +43,8 @@ TEST(DTypes, BytesAndNames) {
 
 TEST(BFloat16, RoundsToNearestEvenAndKeepsNaN) {
   EXPECT_EQ(to_float(to_bfloat16(1.0F)), 1.0F);
-  EXPECT_EQ(to_bfloat16(1.0F + 0x1p-8F).bits, to_bfloat16(1.0F).bits);  // A tie: down to even.
-  EXPECT_EQ(to_float(to_bfloat16(1.0F + 0x3p-8F)), 1.0F + 0x1p-6F);     // A tie: up to even.
+  EXPECT_EQ(to_bfloat16(1.0F + 0x1p-8F).bits, to_bfloat16(1.0F).bits);  // a tie: down to even
+  EXPECT_EQ(to_float(to_bfloat16(1.0F + 0x3p-8F)), 1.0F + 0x1p-6F);     // a tie: up to even
   EXPECT_EQ(to_float(to_bfloat16(1.0F + 0x1p-8F + 0x1p-20F)), 1.0F + 0x1p-7F);
   EXPECT_TRUE(std::isinf(to_float(to_bfloat16(std::numeric_limits<float>::max()))));
   EXPECT_TRUE(std::isnan(to_float(to_bfloat16(std::bit_cast<float>(0x7F800001U)))));

@@ -121,7 +121,7 @@ TEST(DecodingMethod, SettingsSayWhatResultsDependOn) {
   EXPECT_EQ(ar.name, "ar");
   EXPECT_EQ(ar.settings.at("block_size"), 1);
   EXPECT_EQ(ar.settings.at("window"), "none");
-  // Greedy decoding draws nothing: another seed must not make its results look different.
+  // Greedy decoding does not use the seed, so its results must not depend on it.
   EXPECT_EQ(ar.settings, make_decoding_method("ar", config, 4).settings);
 
   const DecodingMethod jacobi = make_decoding_method("jacobi", config, 3);
@@ -156,7 +156,7 @@ TEST(DecodingMethod, SamplingIsOfEveryMethodAndItsRequests) {
     const DecodingMethod greedy = make_decoding_method(name, {}, 3);
     EXPECT_TRUE(greedy.sampling.greedy());
     EXPECT_TRUE(greedy.make(request)->sampling().greedy());
-    // What has no effect without a temperature does not make results look different.
+    // Nor on settings that need a temperature.
     EXPECT_EQ(greedy.settings, make_decoding_method(name, {{"top_p", 0.5}}, 3).settings);
     const DecodingMethod sampled = make_decoding_method(name, settings, 3);
     const SamplingOptions& sampling = sampled.make(request)->sampling();

@@ -1,7 +1,6 @@
 #pragma once
 
-/// A model of random weights with a byte tokenizer and a small benchmark: what evaluation's tests
-/// decode.
+/// A random model with a byte tokenizer and a small benchmark.
 
 #include <fmt/core.h>
 
@@ -33,8 +32,8 @@ inline std::string read_text(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-/// Writes vocab.json, merges.txt and tokenizer_config.json: 256 bytes, one merge, ids 300 to 302
-/// for the special tokens. No chat template: ChatML must be forced.
+/// Writes vocab.json, merges.txt and tokenizer_config.json: 256 bytes, one merge, special tokens
+/// 300 to 302. Without a chat template, so ChatML must be forced.
 inline void write_byte_tokenizer(const std::filesystem::path& directory) {
   nlohmann::json vocabulary = nlohmann::json::object();
   for (int byte = 0; byte < 256; ++byte) {
@@ -99,7 +98,7 @@ class RandomModel {
  private:
   static TransformerConfig make_config(std::int64_t positions) {
     TransformerConfig config = tiny_config();
-    config.vocabulary_size = 310;  // The test tokenizer's, and some that it lacks.
+    config.vocabulary_size = 310;  // some more than the test tokenizer has
     config.max_position_embeddings = positions;
     // Many ends of sequence, so that some random completions meet one.
     config.eos_ids = {302};

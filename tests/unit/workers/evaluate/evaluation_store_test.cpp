@@ -34,7 +34,7 @@ ProblemSet problem_set() {
   return set;
 }
 
-/// A line of a part in which `attempt` has finished problem `index`.
+/// Returns a part's line in which `attempt` has finished problem `index`.
 std::string finished(std::int64_t index, std::int64_t attempt) {
   SampleRecord record;
   record.index = index;
@@ -96,11 +96,11 @@ TEST(EvaluationStore, ComparisonsWithABaselineOfOtherSettingsGo) {
                                 {"speed_up", 0.75},
                                 {"speed_up_low", 0.5},
                                 {"speed_up_with_prefill", 0.75}}}));
-  // The same baseline once more, whose file was lost.
+  // The same baseline once more, after its file was lost.
   (void)evaluate(ar, "1");
   EXPECT_EQ(figures().at("disagreements_with_ar"), 0);
   EXPECT_EQ(figures().at("speed").at(0).at("speed_up"), 0.75);
-  // Another one, alone.
+  // Another baseline, alone.
   (void)evaluate(ar, "3");
   const Json left = figures();
   EXPECT_EQ(left.at("settings"), "2");

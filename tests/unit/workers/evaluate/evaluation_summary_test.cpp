@@ -33,7 +33,7 @@ TimedSample sample(std::int64_t index, std::int64_t tokens, std::int64_t forward
 }
 
 TEST(Summary, FiguresOfHandMadeSamples) {
-  // Two ranks and one sample whose end prefill predicted.
+  // Two ranks, and a sample whose end the prefill predicted.
   const std::vector<TimedSample> samples = {
       sample(0, 10, 5, "pass",
              {.attempt = 1, .rank = 0, .decode_seconds = 1, .prefill_seconds = 1}),
@@ -98,7 +98,7 @@ TEST(BootstrapTpf, IntervalHoldsTheObservedFigureAndNarrows) {
   EXPECT_NEAR(width(400) / width(1600), 2, 0.2);
 }
 
-/// One token a pass whatever was chosen; forwards alone, of which a problem may have none, count.
+/// AR has one token a pass in any resample; only forwards count, and a problem may have none.
 TEST(BootstrapTpf, ArHasNoSpreadAndNoForwardNoFigure) {
   const std::vector<DecodingCost> ar = {{.sequences = 1, .tokens = 5, .forwards = 4},
                                         {.sequences = 1, .tokens = 50, .forwards = 49},

@@ -15,8 +15,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-/// Keeps what it was asked, and lets its own time pass: a pass of M rows takes M milliseconds, and
-/// what `slow` adds for that pass.
+/// Records passes and simulates time: a pass of M rows takes M milliseconds plus `slow` of that
+/// pass.
 class FakeModel final : public DecodeModel {
  public:
   [[nodiscard]] std::int32_t num_slots() const override { return 2; }

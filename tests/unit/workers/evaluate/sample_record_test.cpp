@@ -101,7 +101,7 @@ TEST(SampleRecord, EveryDamageIsRefusedWithItsOrigin) {
   const nlohmann::json whole = nlohmann::json::parse(good);
   for (const auto& [key, value] : whole.items()) {
     if (key == "checksum") {
-      continue;  // What has no seal is an earlier version's.
+      continue;  // without a seal it is an earlier version's
     }
     nlohmann::json missing = whole;
     missing.erase(key);
@@ -188,7 +188,7 @@ TEST(SampleFiles, NoFlippedBitOfAPartCountsAsASample) {
     damaged[byte] = static_cast<char>(damaged[byte] ^ (1 << (byte % 8)));
     write_text(files.part(1, 0, 1), damaged);
     EXPECT_THROW(verify_sealed_lines(files.part(1, 0, 1)), DataError) << byte;
-    for (const TimedSample& read : files.read_parts()) {  // The seal itself was hit.
+    for (const TimedSample& read : files.read_parts()) {  // the seal itself was hit
       EXPECT_EQ(read.record, sample(2)) << byte;
     }
   }

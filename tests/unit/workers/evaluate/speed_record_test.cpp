@@ -23,7 +23,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Json = nlohmann::ordered_json;
 
-/// Greedy decoding of 100 tokens beyond the first in `seconds`, and a method `gain` times as fast.
+/// Greedy decoding of 100 tokens after the first in `seconds`, and a method `gain` times as fast.
 SpeedRepeat repeat(std::int32_t number, double seconds, double gain) {
   return {.settings = "s",
           .place = "here",
@@ -134,7 +134,7 @@ TEST(SpeedFile, LinesReadBackAndGoOnAfterACrash) {
   EXPECT_THAT(file.read("s", "here", 1, 3), ElementsAre());
   file.append(repeat(0, 1, 1.5));
   file.append(repeat(1, 2, 1.5));
-  file.append(repeat(1, 7, 1.5));  // the same again, as no call writes it
+  file.append(repeat(1, 7, 1.5));  // a duplicate, which no call writes
   // As after a kill in the middle of a write.
   write_text(directory / "gsm8k.speed",
              read_text(directory / "gsm8k.speed") + "{\"settings\": \"s");
@@ -168,7 +168,7 @@ TEST(SpeedFile, OtherSettingsAndPlacesDoNotMix) {
 TEST(SpeedFile, RepeatsOfALongerMeasurementCompleteNoShorterOne) {
   const TemporaryDirectory directory;
   const SpeedFile file(directory / "gsm8k.speed");
-  for (const std::int32_t number : {1, 2, 3}) {  // of four; the line of the first is lost
+  for (const std::int32_t number : {1, 2, 3}) {  // of four; the first one's line is lost
     SpeedRepeat there = repeat(number, 5, 2);
     there.place = "there";
     file.append(there);

@@ -47,7 +47,7 @@ TEST(WorkCounter, GivesEveryNumberOnceInSharesThatShrink) {
 }
 
 TEST(WorkCounter, SharesShrinkTowardsTheEndOfEveryGroup) {
-  // Groups 0–7, none, and 8–16: no lease reaches into the next one.
+  // Groups 0–7, none, and 8–16: no lease spans two.
   EXPECT_THAT(sizes(WorkCounter({8, 8, 17}, 1, 3)),
               ElementsAre(2, 1, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1, 1, 1, 1));
   EXPECT_THAT(sizes(WorkCounter({}, 1, 3)), ElementsAre());

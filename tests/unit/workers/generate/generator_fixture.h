@@ -1,6 +1,6 @@
 #pragma once
 
-/// Prompts, options and comparisons for tests of the generating phase over a fake model.
+/// Prompts, options and comparisons for generation over a fake model.
 
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ inline GenerateOptions options(StoredStates stored) {
   return result;
 }
 
-/// `count` ≤ 64 prompts of 1 to 20 tokens, ids in no order.
+/// Returns `count` ≤ 64 prompts of 1 to 20 tokens, with unordered ids.
 inline std::vector<GeneratePrompt> prompts(std::size_t count) {
   std::vector<GeneratePrompt> result;
   for (std::size_t i = 0; i < count; ++i) {
@@ -49,7 +49,7 @@ inline std::vector<GeneratePrompt> prompts(std::size_t count) {
   return result;
 }
 
-/// One trajectory per prompt, sorted by prompt id; nothing when a stop came before the last.
+/// Returns a trajectory per prompt, sorted by prompt id, or nothing after a stop.
 inline std::optional<std::vector<Trajectory>> generate(
     TrajectoryGenerator& generator, std::span<const GeneratePrompt> prompts,
     const std::function<bool()>& stop_requested = [] { return false; }) {
@@ -75,7 +75,7 @@ inline std::optional<std::vector<Trajectory>> generate(
   return trajectories;
 }
 
-/// All that a training sample is made of.
+/// Compares everything that a training sample uses.
 inline void expect_same_states(const Trajectory& left, const Trajectory& right) {
   EXPECT_EQ(left.prompt_id, right.prompt_id);
   EXPECT_EQ(left.block_size, right.block_size);

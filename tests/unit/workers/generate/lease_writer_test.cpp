@@ -1,4 +1,4 @@
-/// Leases are written in order, beside who adds them, and few of them wait.
+/// Leases are written in order, in the background, and only a few wait.
 
 #include "workers/generate/lease_writer.h"
 
@@ -38,7 +38,7 @@ TEST(LeaseWriter, WritesInOrderOnAnotherThread) {
     writer.finish();
     EXPECT_EQ(written.size(), 20U);
     writer.add(lease(20), trajectories(20));
-  }  // The destructor waits, too.
+  }  // the destructor waits, too
   ASSERT_EQ(written.size(), 21U);
   EXPECT_TRUE(std::ranges::is_sorted(written));
   EXPECT_NE(writer_thread, std::this_thread::get_id());
@@ -56,7 +56,7 @@ TEST(LeaseWriter, FewLeasesWaitAndEachThatIsWrittenIsProgress) {
   });
   const auto full = static_cast<LeaseId>(LeaseWriter::kMostWaiting) + 1;
   for (LeaseId id = 0; id < full; ++id) {
-    writer.add(lease(id), trajectories(id));  // None of these waits.
+    writer.add(lease(id), trajectories(id));  // none of these waits
   }
   std::atomic<bool> added = false;
   std::atomic<bool> finished = false;

@@ -1,5 +1,3 @@
-/// Leases in, committed trajectories out: content, a batch that stays full, stops, lost leases.
-
 #include "workers/generate/leased_generation.h"
 
 #include <gtest/gtest.h>
@@ -15,8 +13,8 @@
 namespace jforge::test {
 namespace {
 
-/// Answers from a script, then waits until every granted lease is committed, then drained; checks
-/// that requests and answers alternate.
+/// Answers from a script, then makes requests wait until every granted lease is committed, then
+/// answers drained. Checks that requests and answers alternate.
 class FakeCoordinator {
  public:
   FakeCoordinator(std::vector<GeneratePrompt> prompts, FakeDecodeModel& model) : model_(model) {
@@ -67,7 +65,7 @@ class FakeCoordinator {
   void grant(LeaseId id, std::vector<PromptId> prompts, std::int32_t attempt = 0) {
     script.push_back({LeaseAnswer::granted, {id, attempt, std::move(prompts)}});
   }
-  /// All prompts, in leases of `size`.
+  /// Grants all prompts in leases of `size`.
   void grant_all(std::span<const GeneratePrompt> prompts, std::size_t size) {
     for (std::size_t begin = 0; begin < prompts.size(); begin += size) {
       std::vector<PromptId> ids;
@@ -78,7 +76,7 @@ class FakeCoordinator {
     }
   }
 
-  /// What was committed, sorted by prompt id.
+  /// Committed trajectories, sorted by prompt id.
   [[nodiscard]] std::vector<Trajectory> trajectories() const {
     std::vector<Trajectory> sorted = trajectories_;
     std::ranges::sort(sorted, {}, &Trajectory::prompt_id);
@@ -93,7 +91,7 @@ class FakeCoordinator {
   std::function<bool()> stop_requested;
   std::vector<std::string> log;
   std::map<LeaseId, std::int32_t> committed;
-  std::vector<std::int64_t> calls_while_asking;  ///< Forwards between each request and its answer.
+  std::vector<std::int64_t> calls_while_asking;  ///< forwards between each request and its answer
   std::int64_t finished = 0;
   std::int64_t forwards = 0;
   int stops_told = 0;
@@ -126,7 +124,6 @@ class FakeCoordinator {
   bool asked_ = false;
 };
 
-/// A model, a generator over it and a coordinator that knows `count` prompts.
 struct Bench {
   explicit Bench(std::size_t count, std::int32_t places = 4)
       : given(prompts(count)),
@@ -264,7 +261,7 @@ TEST(LeasedGeneration, AStopIsNoticedWhileNothingIsLeased) {
   EXPECT_EQ(bench.model.calls(), 0);
 }
 
-// This rank was frozen; its lease expired, another rank was quicker, and the round is over.
+// This rank was frozen, and another rank has completed its lease.
 TEST(LeasedGeneration, ALostLeaseIsNotDecodedToTheEnd) {
   Bench bench(2);
   bench.coordinator.grant(0, {bench.given[0].id, bench.given[1].id});

@@ -1,5 +1,3 @@
-/// Trajectories from prompts: content, order, selection, stops and errors, over a fake model.
-
 #include "workers/generate/trajectory_generator.h"
 
 #include <gtest/gtest.h>
@@ -219,8 +217,8 @@ TEST(ParallelTrajectories, AllStatesAreSeenWhereAllAreStored) {
   }
 }
 
-// Where each pass accepts one token, a block whose schedule wants u unconverged tokens takes passes
-// of n − 1, n − 2, … u + 1 rows: a third of n² on average. The text is one row a token.
+// If each pass accepts one token, a block that wants u unconverged tokens takes passes of n − 1, n
+// − 2, … u + 1 rows: a third of n² on average. The text is one row a token.
 TEST(ParallelTrajectories, ForwardAThirdOfTheSquare) {
   for (const std::int32_t n : {16, 32, 64}) {
     constexpr std::int32_t kWindow = 16;
@@ -244,7 +242,7 @@ TEST(ParallelTrajectories, ForwardAThirdOfTheSquare) {
     ASSERT_TRUE(generate(generator, given).has_value());
     std::int64_t expected = std::int64_t{kWindow} * n - 1;
     for (std::int32_t j = 1; j < kWindow; ++j) {
-      // |u (w − 1) − j n| is least; above u the passes have n − 1 … u + 1 rows.
+      // Minimises |u (w − 1) − j n|; above u the passes have n − 1 … u + 1 rows.
       std::int32_t u = n - 1;
       while (u > 0 &&
              std::abs((u - 1) * (kWindow - 1) - j * n) < std::abs(u * (kWindow - 1) - j * n)) {

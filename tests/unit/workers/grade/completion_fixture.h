@@ -18,7 +18,7 @@ class CompletionFixture {
 
   CompletionFixture() { write_problems("return"); }
 
-  /// `word` stands in every problem's test.
+  /// Each problem's test contains `word`.
   void write_problems(const std::string& word) {
     std::string text;
     for (int index = 0; index < kProblems; ++index) {
@@ -30,7 +30,7 @@ class CompletionFixture {
     replace_file(directory / "HumanEval.jsonl", text);
   }
 
-  /// The set of one solution for each problem in turn, read from a file.
+  /// Reads a set with a solution for each problem in turn from a file.
   [[nodiscard]] CompletionSet load(const std::vector<std::string>& solutions) const {
     std::string text;
     int place = 0;

@@ -54,8 +54,8 @@ TEST(CompletionSet, TheSameTextUnderAnotherTaskHasAnotherKey) {
   EXPECT_EQ(load("gsm8k").version, make_task("gsm8k")->version());
 }
 
-/// The name says what has taken the program out of its text: nothing, unless a style is named. The
-/// same program has the same verdict.
+/// The version names what extracted the program, if a style is given. Equal programs share a
+/// verdict.
 TEST(CompletionSet, ProgramsTakenAsTheyAreBearNoStylesName) {
   const CompletionFixture fixture;
   const CompletionSet bare = fixture.load({"a"});
@@ -69,15 +69,15 @@ TEST(CompletionSet, ProgramsTakenAsTheyAreBearNoStylesName) {
   EXPECT_EQ(styled("lm-eval").version,
             make_task("humaneval", {.prompt_style = "lm-eval"})->version());
   EXPECT_EQ(styled("lm-eval").completions.at(0).key, bare.completions.at(0).key);
-  // With imports before it the program is another one.
+  // Prepended imports make another program.
   EXPECT_NE(styled("evalchemy").completions.at(0).key, bare.completions.at(0).key);
 }
 
-/// As evaluation does: what a model that was not stopped asks itself next is not its answer.
+/// As in evaluation, text after a stop text is not part of the answer.
 TEST(CompletionSet, ACompletionEndsAtItsStylesStopTexts) {
   const TemporaryDirectory directory;
   std::string records;
-  for (int index = 0; index < 5; ++index) {  // As many as the style has examples.
+  for (int index = 0; index < 5; ++index) {  // as many as the style's examples
     records += R"({"question": "q", "answer": "#### 18"})"
                "\n";
   }

@@ -65,7 +65,7 @@ TEST(ControlChannel, LeaseAndCommitTraffic) {
   channel.commit_done(reply.lease, 10, 5);
   coordinator.join();
   channel.close();
-  // What was posted before close() has been sent.
+  // Messages posted before close() have been sent.
   bool done_seen = false;
   while (auto message = mailbox.pop_request()) {
     done_seen = done_seen || std::holds_alternative<CommitDone>(*message);
@@ -84,7 +84,7 @@ TEST(ControlChannel, AFailureOfTheLinkReachesTheWorkerAndIsSaidAtOnce) {
   std::promise<std::string> said;
   ControlChannel channel(std::make_unique<BrokenLink>(), clock,
                          {.on_lost = [&](const std::string& text) { said.set_value(text); }});
-  // In training nobody asks the channel for anything.
+  // During training the channel is not used otherwise.
   EXPECT_THAT(said.get_future().get(), ::testing::HasSubstr("the wire is cut"));
   channel.request_lease({1, false, false});
   EXPECT_THROW((void)channel.take_lease(), CommError);
@@ -93,11 +93,11 @@ TEST(ControlChannel, AFailureOfTheLinkReachesTheWorkerAndIsSaidAtOnce) {
 
 struct FakeCoordinator {
   std::atomic<bool> silent{false};
-  /// When it last answered; written by the channel's thread until it is silent.
+  /// Time of the last answer, written by the channel's thread until it is silent.
   std::chrono::steady_clock::time_point answered;
 };
 
-/// Answers heartbeats as a coordinator does, until told to fall silent.
+/// Answers heartbeats like a coordinator until told to fall silent.
 class AnsweringLink final : public CoordinatorLink {
  public:
   explicit AnsweringLink(FakeCoordinator& coordinator) : coordinator_(coordinator) {}

@@ -23,7 +23,7 @@ class NoRunner final : public CodeRunner {
   CodeRunResult run(const CodeRunRequest&, const CodeValueSink&) override { return {}; }
 };
 
-/// Grades by a function of the test's.
+/// Grades by a given function.
 class FakeTask final : public Task {
  public:
   using Grade = std::function<Verdict(const std::string& answer)>;
@@ -195,7 +195,7 @@ TEST(GradingPool, AFullQueueHoldsTheCallerBack) {
     }
   });
   std::this_thread::sleep_for(100ms);
-  EXPECT_LE(handed, 5);  // One runs, four wait.
+  EXPECT_LE(handed, 5);  // one runs, four wait
   open = true;
   caller.join();
   EXPECT_THAT(pool.drain(), SizeIs(20));
@@ -207,7 +207,7 @@ TEST(GradingPool, EndingItDropsWhatHasNotBegun) {
   std::atomic<const GradingPool*> filled = nullptr;
   {
     const FakeTask task(true, [&](const std::string& answer) {
-      // With its only thread in here, the pool stays full until it ends.
+      // While its only thread is in here, the pool stays full.
       const GradingPool* pool = nullptr;
       while ((pool = filled) == nullptr || pool->full()) {
         std::this_thread::sleep_for(1ms);
@@ -240,7 +240,7 @@ TEST(GradingPool, AnInterruptedRunnerEndsItWithoutAVerdict) {
   pool.submit(1, task, "ended", record);
   const auto verdicts = by_ticket(pool.drain());
   EXPECT_EQ(verdicts, (std::map<std::int64_t, VerdictStatus>{{0, VerdictStatus::pass}}));
-  // No wait and no verdict any more.
+  // Neither waits nor gives verdicts.
   for (std::int64_t ticket = 2; ticket < 20; ++ticket) {
     pool.submit(ticket, task, "x", record);
   }
@@ -263,13 +263,13 @@ TEST(GradingPool, EveryTryIsASignOfLife) {
   for (std::int64_t ticket = 0; ticket < 5; ++ticket) {
     pool.submit(ticket, task, "x", record);
   }
-  EXPECT_TRUE(pool.full());  // One runs, four wait.
+  EXPECT_TRUE(pool.full());  // one runs, four wait
   open = true;
   EXPECT_THAT(pool.drain(), SizeIs(5));
   EXPECT_EQ(pool.signs_of_life(), 10U);
 }
 
-/// Two pools of one machine, as two ranks have them.
+/// As of two ranks on one machine.
 TEST(GradingPool, PoolsThatShareTurnsShareTheMachine) {
   const test::TemporaryDirectory directory;
   constexpr int kSlots = 3;

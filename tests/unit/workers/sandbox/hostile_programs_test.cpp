@@ -1,5 +1,5 @@
-// Programs that mean harm. Each does its deed while loading and would then pass: that it does not
-// complete shows that the deed failed.
+// Hostile programs. Each attacks while loading and would then pass, so a run that does not complete
+// shows that the attack failed.
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -17,13 +17,13 @@ namespace {
 struct Hostile {
   const char* name;
   std::string deed;
-  double seconds = 60;      ///< For loading and check.
-  const char* reason = "";  ///< Part of the reason, where it matters.
+  double seconds = 60;      ///< for loading and check
+  const char* reason = "";  ///< part of the reason, if it matters
   std::string check = "assert f(1) == 2";
   std::string function = "def f(x):\n    return x + 1\n";
 };
 
-// SECRET stands for a file of the host that the test made.
+// SECRET stands for a file of the host.
 const char* const kLibc =
     "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
     "def must(*words):\n"
@@ -213,7 +213,7 @@ class HostileTest : public SandboxTest {
     std::ofstream(secret_) << "the run directory's";
     std::filesystem::permissions(secret_, std::filesystem::perms::all);
     setenv("JFORGE_TEST_SECRET", "the parent's", 1);
-    // On every sandboxed process's command line, so that what is left could be found.
+    // On every sandboxed process' command line, so that leftovers can be found.
     function_ = fmt::format("f_{}_{}", getpid(), static_cast<int>(GetParam()));
   }
 

@@ -43,7 +43,7 @@ class NumberingRunner final : public CodeRunner {
 
 class RememberedRunsTest : public ::testing::Test {
  protected:
-  /// What a new process gets to know: the values and the result.
+  /// Returns the values and the result that a new process sees.
   std::vector<std::string> run(const CodeRunRequest& request, const std::string& environment = "e",
                                std::int64_t accepted = 100) {
     RememberedRuns runner(std::make_unique<NumberingRunner>(runs_), environment,
@@ -145,7 +145,7 @@ TEST_F(RememberedRunsTest, ADamagedRecordIsMadeAgain) {
     EXPECT_EQ(run(request_), first);
     EXPECT_EQ(runs_, runs);
   }
-  // Whole, but another request's.
+  // Valid, but another request's.
   CodeRunRequest other = request_;
   other.calls = {"1", "2", "4"};
   (void)run(other);

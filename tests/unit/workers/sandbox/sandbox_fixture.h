@@ -17,8 +17,7 @@
 
 namespace jforge {
 
-/// One sandbox of each kind for the whole program; null, with the reason, where the machine allows
-/// none.
+/// A sandbox of each kind for the whole program; null, with the reason, if the machine allows none.
 struct SharedSandbox {
   std::unique_ptr<Sandbox> sandbox;
   std::string refusal;
@@ -39,8 +38,8 @@ inline SharedSandbox& shared_sandbox(SandboxKind kind) {
   return place->second;
 }
 
-/// Whether Python with numpy runs here in namespaces that a tool makes for an ordinary user, as a
-/// sandbox does: then one that does not start is our fault.
+/// Returns whether Python with numpy runs in a tool's namespaces for an ordinary user; a sandbox
+/// that then does not start is our fault.
 inline bool works_without_us(SandboxKind kind) {
   const std::string user =
       geteuid() == 0 ? "setpriv --reuid=65534 --regid=65534 --clear-groups " : "";
@@ -53,7 +52,7 @@ inline bool works_without_us(SandboxKind kind) {
   return std::system((user + tool + program).c_str()) == 0;
 }
 
-/// Tests over both kinds of sandbox.
+/// Tests of both kinds of sandbox.
 class SandboxTest : public ::testing::TestWithParam<SandboxKind> {
  protected:
   void SetUp() override {
@@ -65,7 +64,7 @@ class SandboxTest : public ::testing::TestWithParam<SandboxKind> {
     sandbox_ = shared.sandbox.get();
   }
 
-  /// A request with generous limits: slow machines fail no test of what must pass.
+  /// A request with limits that slow machines can meet.
   static CodeRunRequest request(std::string candidate, std::string check = {},
                                 std::vector<std::string> calls = {}) {
     CodeRunRequest result;
@@ -85,14 +84,14 @@ inline std::string kind_name(const ::testing::TestParamInfo<SandboxKind>& info) 
   return info.param == SandboxKind::bubblewrap ? "bubblewrap" : "namespaces";
 }
 
-/// Ids of all processes of the machine whose command line holds `word`.
+/// Returns the ids of all processes whose command line contains `word`.
 inline std::vector<std::string> processes_with(const std::string& word) {
   std::vector<std::string> found;
   std::error_code error;
   for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end;
        entry.increment(error)) {
     const int file = open((entry->path() / "cmdline").c_str(), O_RDONLY | O_CLOEXEC);
-    // The program's text stands on the command line before the word.
+    // The word follows the program's text on the command line.
     std::string line(1 << 17, '\0');
     const ssize_t got = file < 0 ? 0 : read(file, line.data(), line.size());
     close(file);

@@ -21,7 +21,7 @@
 namespace jforge {
 namespace {
 
-/// Value of f(*arguments) as the sandbox reports it; the reason when there is none.
+/// Returns the value of f(*arguments), or the reason why there is none.
 std::string value_of(CodeRunner& sandbox, const std::string& candidate,
                      const std::string& arguments = "[]") {
   CodeRunRequest request;
@@ -129,7 +129,7 @@ TEST_P(SandboxTest, DepthAndSizeOfValuesAreBounded) {
   EXPECT_EQ(deeper, std::string(101, '[') + R"({"other": "list"})" + std::string(101, ']'));
   const std::string digits = "def f(n):\n    return -(10 ** n)\n";
   for (const int count : {6000, 30000, 1'000'000}) {
-    // Long ones take minutes where digits are found one after another.
+    // A quadratic search for digits would take minutes.
     EXPECT_EQ(value_of(*sandbox_, digits, fmt::format("[{}]", count)),
               R"({"int": "-1)" + std::string(static_cast<std::size_t>(count), '0') + R"("})");
   }
@@ -267,7 +267,7 @@ TEST_P(SandboxTest, LimitsOfTimeAreKept) {
 }
 
 TEST_P(SandboxTest, ProcessorTimeIsLimitedToo) {
-  // Wall-clock limits on loading cannot see it, so the program burns time on several threads.
+  // Limits on loading by wall clock cannot see it, so several threads burn time.
   CodeRunRequest burner = request(
       "import hashlib, threading\n"
       "def burn():\n    while True:\n        hashlib.sha256(bytes(1 << 22))\n"
@@ -276,7 +276,7 @@ TEST_P(SandboxTest, ProcessorTimeIsLimitedToo) {
   burner.check_seconds = 1;
   const CodeRunResult result = sandbox_->run(burner);
   EXPECT_EQ(result.status, CodeRunStatus::timed_out) << result.reason;
-  // Also one that does not hear of the limit.
+  // Also a program that ignores the signal.
   burner.candidate =
       "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\n" + burner.candidate;
   const CodeRunResult deaf = sandbox_->run(burner);
@@ -284,8 +284,7 @@ TEST_P(SandboxTest, ProcessorTimeIsLimitedToo) {
 }
 
 TEST_P(SandboxTest, ProcessorTimeEndsByASignalOfItsOwn) {
-  // SIGKILL alone could be anybody's, and the time used, by another clock, may be less than the
-  // limit.
+  // SIGKILL may have other senders, and the time used, by another clock, may be below the limit.
   EXPECT_EQ(value_of(*sandbox_,
                      "import resource\ndef f():\n"
                      "    soft, hard = resource.getrlimit(resource.RLIMIT_CPU)\n"
@@ -294,7 +293,7 @@ TEST_P(SandboxTest, ProcessorTimeEndsByASignalOfItsOwn) {
 }
 
 TEST_P(SandboxTest, OnlyTheHarnesssDescriptorsAreOpen) {
-  // Deliberately inheritable: nothing of the parent's may come along.
+  // Inheritable, to show that the parent's descriptors are closed.
   const int open_end = open("/", O_RDONLY | O_DIRECTORY);
   const std::string value =
       value_of(*sandbox_,
@@ -370,16 +369,15 @@ TEST_P(SandboxTest, WorksForAnOrdinaryUser) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-// What a program may try so as not to be killed with its parent, or with its first process; then it
-// sleeps.
+// Attempts of a program not to be killed with its parent or first process, before it sleeps.
 const char* const kClinging[] = {
     "",
-    // PR_SET_PDEATHSIG, plain and with bits that the kernel does not look at.
+    // PR_SET_PDEATHSIG, plain and with bits that the kernel ignores.
     "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
     "for option in (1, (1 << 32) + 1):\n"
     "    assert libc.syscall(157, ctypes.c_ulong(option), 0, 0, 0, 0) == -1\n"
     "    assert ctypes.get_errno() == 1\n",
-    // A process that a thread makes of itself has no such signal.
+    // A process that a thread becomes by exec has no such signal.
     "import os, threading, time\n"
     "threading.Thread(target=lambda: os.execv('/usr/bin/python3', ['python3', '-c', "
     "'import time; time.sleep(900) # NAME'])).start()\ntime.sleep(900)\n",
@@ -416,7 +414,7 @@ TEST_P(SandboxTest, AKilledParentTakesItsProgramsAlong) {
       _exit(0);
     }
     EXPECT_TRUE(wait_until(true));
-    // Time for its deed.
+    // Time for the attempt.
     usleep(1'000'000);
     EXPECT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "the program did not survive its own deed";
     EXPECT_FALSE(processes_with(name).empty());
@@ -426,7 +424,7 @@ TEST_P(SandboxTest, AKilledParentTakesItsProgramsAlong) {
   }
 }
 
-// The parent neither dies nor looks after its program: the sandbox keeps a limit of its own.
+// The stopped parent neither dies nor watches its program: the sandbox has its own limit.
 TEST_P(SandboxTest, AStoppedParentsProgramsEndByThemselves) {
   SandboxSetup setup = make_sandbox_setup({});
   setup.bubblewrap = GetParam() == SandboxKind::bubblewrap;
@@ -466,8 +464,8 @@ TEST_P(SandboxTest, ACancelledProgramEndsSoonWithoutAVerdict) {
   later.join();
 }
 
-/// Programs of nobody's that keep one processor busy, each in a session of its own so that the
-/// scheduler counts them one by one, and this thread and its children on that same processor.
+/// Keeps one processor busy with foreign programs, each in its own session so that the scheduler
+/// counts them singly, and binds this thread and its children to it.
 class BusyProcessor {
  public:
   BusyProcessor() {
@@ -527,10 +525,10 @@ TEST_P(SandboxTest, SleepIsTheProgramsOwn) {
   EXPECT_EQ(sandbox_->run(sleeps).status, CodeRunStatus::timed_out);
 }
 
-/// What is measured on a busy machine is a limit for a quiet one too.
+/// A limit for a quiet machine must also hold on a busy one.
 TEST_P(SandboxTest, TimesTakenUnderLoadAreTheProgramsOwn) {
-  // By the clock it is more than four seconds. How late this process learns of the end is counted
-  // too; the least of some times has least of it.
+  // More than four seconds by the clock. The measurement includes this process' delay in noticing
+  // the end, so the smallest of several counts.
   constexpr double kEnough = 0.75;
   double measured = std::numeric_limits<double>::infinity();
   for (int round = 0; measured >= kEnough && round < 10; ++round) {
@@ -575,7 +573,7 @@ TEST(SandboxStart, MissingNumpyNamesThePackage) {
     GTEST_SKIP() << "no sandbox on this machine";
   }
   SandboxOptions options;
-  options.interpreter_options = {"-S"};  // Hides the packages of the distribution.
+  options.interpreter_options = {"-S"};  // hides the distribution's packages
   const std::string refusal = refusal_of(options);
   EXPECT_NE(refusal.find("apt-get install python3-numpy"), std::string::npos) << refusal;
   EXPECT_NE(refusal.find("ModuleNotFoundError"), std::string::npos) << refusal;

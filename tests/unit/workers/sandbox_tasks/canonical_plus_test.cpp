@@ -5,12 +5,12 @@ namespace {
 
 class CanonicalPlus : public BenchmarkTest {
  protected:
-  /// One task object for both, so that the references are computed once.
+  /// Uses one task object, so that references are computed once.
   void expect_canonical_passes_and_emptied_fails(const char* name) {
     const auto task = make_task(name);
     auto records = task->load(data_);
     expect_all(true, records, grade(*task, records, programs_of(records, canonical_program)));
-    // Mbpp/164 takes every answer by EvalPlus' rules.
+    // Mbpp/164 accepts every answer by EvalPlus' rules.
     std::erase_if(records, [](const TaskRecord& record) {
       return record.fields.at("entry_point") == "are_equivalent";
     });

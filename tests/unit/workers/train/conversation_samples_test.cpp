@@ -1,4 +1,4 @@
-/// Where a sample's answer begins, by the chat template.
+/// Begin of a sample's answer, by the chat template.
 
 #include "workers/train/conversation_samples.h"
 
@@ -14,8 +14,8 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// As Qwen3's: thoughts are printed before every last answer, and a prompt without thinking ends
-// behind empty ones.
+// As Qwen3's: prints thoughts before every last answer; a prompt without thinking ends with empty
+// ones.
 const char* const kThoughts =
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
     "{% if m.role == 'assistant' and '</think>' not in m.content %}{{ "
@@ -33,7 +33,7 @@ class ConversationSamplesTest : public testing::Test {
  protected:
   void SetUp() override { test::small_tokenizer().write_split_form(directory_); }
 
-  /// Prompt and learnt text of the only sample.
+  /// Returns the prompt and the learnt text of the only sample.
   std::pair<std::string, std::string> parts(const std::string& jinja, const std::string& answer) {
     directory_.write("pairs.jsonl",
                      nlohmann::json{{"question", "Q"}, {"answer", answer}}.dump() + "\n");

@@ -67,7 +67,7 @@ TEST(EarlyStop, FiguresOfOtherProblemsAreNotRestored) {
   EarlyStop other(config_for(EarlyStopMeasure::either), "hard");
   EXPECT_FALSE(other.restore(saved.early_stop));
   EXPECT_EQ(other.state(), (EarlyStopState{.problems = "hard"}));
-  // An earlier version's checkpoint does not say of which.
+  // An earlier version's checkpoint does not name the problems.
   EXPECT_TRUE(other.restore({.best_tpf = 2}));
   EXPECT_EQ(other.state(), (EarlyStopState{.best_tpf = 2, .problems = "hard"}));
 }

@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A round whose settings are those of the other mode: compat must win.
+// The round has the other mode's settings: compat must win.
 JobConfig job(Compat compat, const RoundSettings& round) {
   JobConfig config;
   config.compat = compat;

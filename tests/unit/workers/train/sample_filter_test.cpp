@@ -1,5 +1,3 @@
-/// Cleaning: each reason by a trajectory made for it.
-
 #include "workers/train/sample_filter.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +12,7 @@
 namespace jforge {
 namespace {
 
-/// An answer in blocks of 4, the last filled up with zeros; `eos` is where it ends.
+/// An answer in blocks of 4, zero-padded; `eos` is its end.
 Trajectory answering(std::vector<TokenId> answer, std::int64_t eos = -1) {
   Trajectory trajectory;
   trajectory.block_size = 4;
@@ -23,7 +21,7 @@ Trajectory answering(std::vector<TokenId> answer, std::int64_t eos = -1) {
   answer.resize((answer.size() + 3) / 4 * 4);
   for (std::size_t begin = 0; begin < answer.size(); begin += 4) {
     TrajectoryBlock& block = trajectory.blocks.emplace_back();
-    block.states.assign(4, 999);  // a noisy state, which no rule looks at
+    block.states.assign(4, 999);  // a noisy state, which no rule uses
     block.states.insert(block.states.end(), answer.begin() + static_cast<std::ptrdiff_t>(begin),
                         answer.begin() + static_cast<std::ptrdiff_t>(begin) + 4);
   }

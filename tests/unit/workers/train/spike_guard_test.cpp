@@ -1,4 +1,4 @@
-// The reference is the median of steps that were not left out, and survives a checkpoint bit for
+// The reference is the median of steps that were not skipped, and survives a checkpoint bit for
 // bit.
 
 #include "workers/train/spike_guard.h"
@@ -25,7 +25,7 @@ TEST(SpikeGuard, WaitsForItsWindowThenComparesWithTheMedian) {
   EXPECT_TRUE(guard.is_spike(6.001));
   EXPECT_EQ(guard.reference(), 3.0);
   EXPECT_FALSE(guard.is_spike(6.0)) << "no more than the ratio";
-  // 1, 3, 6: the spike is not among them.
+  // 1, 3, 6: without the spike.
   EXPECT_FALSE(guard.is_spike(5.9));
   EXPECT_EQ(guard.reference(), 3.0);
   EXPECT_EQ(guard.state().skipped, 1);

@@ -110,7 +110,7 @@ TEST(TrainConfig, CompatibilityModesSetTheirFields) {
   EXPECT_EQ(options.eos_ids, std::vector<TokenId>{7});
 }
 
-// The norms of a run with compat = "paper" that ended with 1 answer of 100 right, and of one with
+// Norms of a run with compat = "paper" that ended with 1 of 100 answers right, and of one with
 // token_mean that kept 98.
 TEST(TrainConfig, AConsistencyGradientThatDrownsTheOtherIsTold) {
   StepMetrics metrics;
