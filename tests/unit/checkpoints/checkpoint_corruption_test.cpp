@@ -26,7 +26,7 @@ class CheckpointCorruption : public ::testing::Test {
     shard_ = newer_ / shard_file_name(1, 2);
   }
 
-  /// Expects the search to fall back to step 500 and to report `reason` for the newer directory.
+  /// Expects a fallback to step 500, for `reason`.
   void expect_fallback(const std::string& reason) {
     const CheckpointSearch search = find_newest_checkpoint(root_.path());
     ASSERT_TRUE(search.newest.has_value());
@@ -84,7 +84,7 @@ TEST_F(CheckpointCorruption, AFlippedByteAnywhereIsFound) {
 }
 
 TEST_F(CheckpointCorruption, EveryFlippedBitOfAFileIsFound) {
-  // The checksum covers all bytes: HDF5's own, values, and gaps.
+  // The checksum covers all bytes, also HDF5's own.
   const CheckpointShard entry = read_manifest(newer_).shards[1];
   verify_shard(newer_, entry);
   const std::string whole = read_file(shard_);
@@ -97,7 +97,6 @@ TEST_F(CheckpointCorruption, EveryFlippedBitOfAFileIsFound) {
 }
 
 TEST_F(CheckpointCorruption, AVersionThatIsNotTheManifestsIsRefused) {
-  // Each file is valid; the version decides how it is read.
   for (const int version : {1, 2}) {
     const test::TemporaryDirectory root;
     const SimulatedState state(1, 6);
@@ -178,7 +177,7 @@ TEST_F(CheckpointCorruption, NothingValidIsSaidSo) {
   EXPECT_TRUE(find_newest_checkpoint(root_.path() / "absent").skipped.empty());
 }
 
-/// A shard with the manifest's checksum whose own attributes say that it belongs elsewhere.
+/// A valid shard that says itself that it belongs elsewhere.
 void expect_refused_by_its_own_word(const std::function<void(CheckpointManifest&)>& rename,
                                     const std::string& reason) {
   const test::TemporaryDirectory root;

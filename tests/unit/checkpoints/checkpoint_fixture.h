@@ -1,6 +1,6 @@
 #pragma once
 
-/// Checkpoints of a tiny model, made in one process as if by any number of ranks.
+/// Checkpoints of a tiny model, as if written by any number of ranks.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -28,7 +28,7 @@
 
 namespace jforge::test {
 
-/// Returns a value that differs by tensor, vector and seed and is exact in float32.
+/// Differs by tensor, vector and seed; exact in float32.
 inline float state_value(std::size_t tensor, std::int64_t element, ShardVector vector, int seed) {
   const auto mixed = static_cast<std::int64_t>(tensor) * 7919 + element * 31 +
                      static_cast<std::int64_t>(vector) * 104729 + seed * 1299709;
@@ -82,7 +82,6 @@ inline CheckpointManifest simulate_manifest(const SimulatedState& state, std::in
   return manifest;
 }
 
-/// A rank's values in the order of its slices.
 struct PackedShard {
   PackedShard(const SimulatedState& state, Rank rank) : slices(shard_slices(state.table, rank)) {
     for (const ShardSlice& slice : slices) {
@@ -109,7 +108,7 @@ inline CheckpointShard simulate_shard(const std::filesystem::path& directory,
       packed.slices, {packed.vectors[0], packed.vectors[1], packed.vectors[2]});
 }
 
-/// Writes a shard in format version 1: a dataset with checksum for each slice and vector.
+/// Format version 1: a dataset with a checksum for each slice and vector.
 inline CheckpointShard simulate_shard_of_version_1(const std::filesystem::path& directory,
                                                    const SimulatedState& state,
                                                    const CheckpointManifest& manifest, Rank rank) {
@@ -146,7 +145,6 @@ inline CheckpointShard simulate_shard_of_version_1(const std::filesystem::path& 
   return shard;
 }
 
-/// Writes a complete checkpoint as `world` ranks would.
 inline std::filesystem::path simulate_checkpoint(const std::filesystem::path& root,
                                                  std::int64_t round, std::int64_t step, int world,
                                                  int seed, const std::string& nonce = "n1",

@@ -15,7 +15,6 @@ using test::SimulatedState;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// A manifest of `world` ranks, without files.
 CheckpointManifest example(int world) {
   const SimulatedState state(world, 1);
   CheckpointManifest manifest = test::simulate_manifest(state, 2, 750, "nonce");

@@ -1,5 +1,3 @@
-// Checkpoints written at N ranks and read at M hold the same bits.
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +12,6 @@ using test::SimulatedState;
 using test::TemporaryDirectory;
 using test::tiny_config;
 
-/// Reads at `world` ranks and compares every rank's vectors, padding included.
 void expect_reads_as(const Checkpoint& checkpoint, int world, int seed) {
   const SimulatedState expected(world, seed);
   const auto size = static_cast<std::size_t>(shard_vector_size(expected.table));
@@ -152,8 +149,7 @@ TEST(CheckpointReshard, OpensOnlyTheFilesItNeeds) {
   const TemporaryDirectory root;
   const auto directory = simulate_checkpoint(root.path(), 1, 5, 4, 1);
   const Checkpoint checkpoint = open_checkpoint(directory);
-  // At the same world size rank 2 needs only its own file.
-  for (const int other : {0, 1, 3}) {
+  for (const int other : {0, 1, 3}) {  // rank 2 needs only its own file
     std::filesystem::remove(directory / shard_file_name(other, 4));
   }
   const SimulatedState expected(4, 1);

@@ -59,7 +59,7 @@ TEST_F(HfConfigTest, ReadsRopeParametersOfNewerFiles) {
   EXPECT_THAT(config_refusal(), AllOf(HasSubstr("rope_parameters"), HasSubstr("yarn")));
 }
 
-// transformers 5 writes both schemas so that version 4 can read the file.
+// As transformers 5 writes for version 4.
 TEST_F(HfConfigTest, ReadsBothRopeSchemasIfTheyAgree) {
   ordered_json both = ordered_json::parse(kConfig);
   const ordered_json scaling{{"rope_type", "linear"}, {"factor", 4.0}};
@@ -104,7 +104,7 @@ TEST_F(HfConfigTest, ReadsRopeScalingInBothSpellings) {
   edit("rope_scaling", {{"type", "linear"}, {"factor", 4}});
   EXPECT_EQ(read_hf_config(source_).rope,
             (RotarySettings{.theta = 1e6, .scaling = RotaryScaling::linear, .factor = 4}));
-  edit("rope_parameters", with(llama3, "rope_type", "llama3"));  // beside its rope_theta
+  edit("rope_parameters", with(llama3, "rope_type", "llama3"));
   EXPECT_EQ(read_hf_config(source_).rope, expected);
   for (const auto& [change, named] : std::vector<std::pair<ordered_json, std::string>>{
            {{{"type", "linear"}}, "factor"},
@@ -277,7 +277,7 @@ TEST_F(HfConfigTest, ReadsSmolLM3) {
   EXPECT_EQ(absent.rope_of(4), absent.rope);
   config["no_rope_layer_interval"] = 2;
   EXPECT_THAT(read().layers_without_rope, ElementsAre(1, 3, 5, 7));
-  config["no_rope_layers"] = {0, 1, 1, 1, 1, 1, 1, 1, 0, 0};  // more than there are layers
+  config["no_rope_layers"] = {0, 1, 1, 1, 1, 1, 1, 1, 0, 0};
   EXPECT_THAT(read().layers_without_rope, ElementsAre(0, 8));
   const std::vector<ordered_json> refused{{1, 0}, "all", {1, 1, 1, 1, 1, 1, 1, 1, 2}};
   for (const ordered_json& layers : refused) {

@@ -39,7 +39,7 @@ class HfModelTest : public ::testing::Test {
   static void write(const std::filesystem::path& path, const std::string& text) {
     std::ofstream(path, std::ios::binary) << text;
   }
-  /// Replaces a key of the configuration, or removes it if `value` is discarded.
+  /// Removes the key if `value` is discarded.
   void edit(const std::string& key, const nlohmann::ordered_json& value) {
     nlohmann::ordered_json config = nlohmann::ordered_json::parse(kConfig);
     config[key] = value;
@@ -75,7 +75,6 @@ class HfModelTest : public ::testing::Test {
     initialise_weights(model.table, model.flat(), 7, model.config.num_layers);
     return model;
   }
-  /// Returns a model's tensors, for tests that damage one.
   static std::vector<SafetensorsTensor> tensors_of(const Model& model) {
     std::vector<SafetensorsTensor> tensors;
     for (const ParameterEntry& entry : model.table.entries()) {

@@ -166,7 +166,7 @@ TEST_F(HfModelTest, ExportsBfloat16AndUpdatesDtypeAndRope) {
   }
 }
 
-// transformers 4.57 reads theta 10,000 from a file with only rope_parameters.
+// transformers 4.57 would read theta 10,000.
 TEST_F(HfModelTest, ExportsOfNewerConfigurationsAreReadByOlderProgramsToo) {
   Model model = make_model();
   ordered_json newer = ordered_json::parse(kConfig);
@@ -199,7 +199,7 @@ TEST_F(HfModelTest, WritesShardsWithAnIndex) {
   load(output, read);
   EXPECT_EQ(read.values, model.values);
 
-  fs::remove(output / "checksums.json");  // as if another program had made the directory
+  fs::remove(output / "checksums.json");
   const std::string shard = index["weight_map"]["model.norm.weight"];
   const auto damaged = [&](const std::string& key, const ordered_json& value) {
     ordered_json changed = index;
@@ -264,7 +264,6 @@ TEST_F(HfModelTest, TiedModelsMayCarryARedundantHead) {
   Model read = make_model();
   load(source_, read);
   EXPECT_EQ(read.values, model.values);
-  // Another stored type that is exact for these values.
   std::vector<float> coarse(tensors[0].values.size());
   std::ranges::transform(tensors[0].values, coarse.begin(),
                          [](float value) { return to_float(to_bfloat16(value)); });
@@ -500,7 +499,7 @@ TEST_F(HfModelTest, WhatAnExportWouldRefuseOrTakeAwayIsSaidBeforeIt) {
   write(root_ / "secret", "");
   fs::create_symlink("../secret", source_ / "README.md");
   EXPECT_THROW(expect_exportable(source_, output), DataError);
-  // The Hugging Face cache has links, in folders too.
+  // As the Hugging Face cache does.
   const fs::path cached = root_ / "models--a--b" / "snapshots" / "r";
   fs::create_directories(cached / "additional_chat_templates");
   fs::create_directories(root_ / "models--a--b" / "blobs");

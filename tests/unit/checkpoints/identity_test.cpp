@@ -74,7 +74,6 @@ TEST(Identity, AnEarlierAcceptedChangeHoldsForWhatIsOlder) {
   };
   EXPECT_TRUE(holds("1", "3"));
   EXPECT_TRUE(holds("2", "3"));
-  // Not back, not halfway, and not to another key's value.
   EXPECT_FALSE(holds("3", "1"));
   EXPECT_FALSE(holds("1", "2"));
   EXPECT_FALSE(holds("1", "9"));

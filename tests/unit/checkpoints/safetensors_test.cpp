@@ -39,7 +39,6 @@ class SafetensorsTest : public ::testing::Test {
     std::ofstream(path, std::ios::binary) << bytes << header << data;
     return path;
   }
-  /// Returns the message of the DataError for `path`.
   static std::string refusal(const fs::path& path) {
     try {
       const SafetensorsFile file(path);
@@ -92,8 +91,7 @@ TEST_F(SafetensorsTest, StoresBfloat16RoundedToNearestEven) {
   }
 }
 
-/// IEEE binary16 by its definition, in double.
-double half_value(std::uint16_t bits) {
+double half_value(std::uint16_t bits) {  ///< IEEE binary16 by definition
   const int exponent = (bits >> 10) & 31;
   const int fraction = bits & 1023;
   const double magnitude =
@@ -226,7 +224,7 @@ TEST_F(SafetensorsTest, RefusesDamagedHeaders) {
 TEST_F(SafetensorsTest, WritesTensorsOfMoreThanOneChunk) {
   std::vector<float> values((std::size_t{1} << 18) + 3);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = static_cast<float>(i % 251) - 120.0F;  // exact as bfloat16, too
+    values[i] = static_cast<float>(i % 251) - 120.0F;
   }
   const auto count = static_cast<std::int64_t>(values.size());
   const fs::path path = directory_ / "chunks.safetensors";

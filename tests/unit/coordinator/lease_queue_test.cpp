@@ -74,7 +74,7 @@ TEST(LeaseQueue, ProgressExtendsALease) {
   EXPECT_EQ(queue.expire(18), 1U);
 }
 
-/// Commits a lease that takes `seconds`; returns its number of prompts.
+/// Returns the number of prompts of a lease that takes `seconds`.
 std::size_t work(LeaseQueue& queue, Rank rank, double now, double seconds) {
   const auto lease = queue.grant(rank, now, 1000);
   EXPECT_TRUE(lease.has_value());
@@ -125,7 +125,7 @@ TEST(LeaseQueue, ALateLeaseGetsABackupAndTheFirstCommits) {
   for (const double now : {0.0, 1.0, 2.0}) {
     work(queue, 1, now, 1);
   }
-  // A lease takes a second, so after two it is late. Its holder gets no copy.
+  // Late after two seconds. The holder gets no copy.
   EXPECT_FALSE(queue.grant(1, 2, 1000));
   EXPECT_FALSE(queue.grant(0, 50, 1000));
   const auto backup = queue.grant(1, 2.1, 1000);
@@ -135,7 +135,7 @@ TEST(LeaseQueue, ALateLeaseGetsABackupAndTheFirstCommits) {
   EXPECT_EQ(backup->prompts, late->prompts);
   EXPECT_EQ(queue.repeats(), 1);
   EXPECT_FALSE(queue.grant(2, 60, 1000)) << "one backup is enough";
-  // The backup's deadline applies; after it the lease is free again.
+  // The backup's deadline applies.
   EXPECT_EQ(queue.expire(1001), 0U);
   EXPECT_TRUE(queue.request_commit(late->id, 0)) << "the first attempt was faster after all";
   queue.committed(late->id, 0, 100);
@@ -145,7 +145,6 @@ TEST(LeaseQueue, ALateLeaseGetsABackupAndTheFirstCommits) {
   EXPECT_EQ(queue.prompts_committed(), 4);
 }
 
-// tests/benchmarks/lease_simulation.cpp has figures for 4,096 workers and 450,000 prompts.
 class SimulatedPhase : public ::testing::Test {
  protected:
   void expect_each_once(const test::SimulatedRun& run) {
@@ -155,8 +154,7 @@ class SimulatedPhase : public ::testing::Test {
   test::SimulatedJob job_{.ranks = 410, .most = 64};
 };
 
-/// Time of this thread only, without the machine's other load.
-double processor_seconds() {
+double processor_seconds() {  ///< without other load
   timespec time{};
   EXPECT_EQ(::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time), 0);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
@@ -201,14 +199,13 @@ TEST(LeaseQueue, UnknownLeasesAreRefused) {
   EXPECT_THROW(queue.committed(5, 0, 1), InternalError) << "nobody was granted";
 }
 
-// Every prompt is committed exactly once.
 TEST(LeaseQueue, ThousandsOfUnreliableWorkers) {
   constexpr std::int64_t kPrompts = 50'000;
   constexpr Rank kWorkers = 3'000;
   LeaseQueue queue(prompts(kPrompts), {.most = 7, .first = 7, .ranks = kWorkers}, 0);
   RandomStream random(2, RandomPurpose::test);
   std::map<PromptId, int> commits;
-  std::multimap<double, std::pair<Rank, Lease>> running;  // by finishing time
+  std::multimap<double, std::pair<Rank, Lease>> running;
   std::set<Rank> idle;
   for (Rank rank = 0; rank < kWorkers; ++rank) {
     idle.insert(rank);
@@ -238,7 +235,7 @@ TEST(LeaseQueue, ThousandsOfUnreliableWorkers) {
         }
       }
     }
-    // A new worker replaces a dead one, as after a relaunch.
+    // A new worker replaces a dead one.
     if (idle.empty() && (running.empty() || running.begin()->first > 1e8)) {
       idle.insert(0);
     }

@@ -9,7 +9,6 @@ namespace {
 
 using Kind = Command::Kind;
 
-// Applies a command to the facts, as a run would on disk.
 void apply(JobFacts& facts, const Command& command) {
   switch (command.kind) {
     case Kind::import_prompts:

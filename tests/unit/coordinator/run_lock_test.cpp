@@ -38,7 +38,6 @@ TEST_F(RunLockTest, IsReleasedAndCanBeTakenAgain) {
 TEST_F(RunLockTest, ALiveHolderIsNamed) {
   RunLock holder(directory_, fast_);
   try {
-    // However late the holder's refreshes are.
     RunLock second(directory_, RunLock::Timing{0.05, 60});
     FAIL() << "two owners";
   } catch (const EnvironmentError& error) {
@@ -138,7 +137,7 @@ TEST_F(RunLockTest, ARefreshSeenHalfWrittenStillNamesItsHolder) {
 
 TEST_F(RunLockTest, AHolderThatWakesUpTooLateIsToldOfItsSuccessor) {
   std::promise<std::string> told;
-  // Refreshes too late for the second owner, which takes it for dead.
+  // Refreshes too late, so the second owner takes it for dead.
   const RunLock suspended(directory_, RunLock::Timing{5, 60},
                           [&](const std::string& reason) { told.set_value(reason); });
   const RunLock second(directory_, RunLock::Timing{0.05, 0.3}, [](const std::string& reason) {
@@ -147,7 +146,6 @@ TEST_F(RunLockTest, AHolderThatWakesUpTooLateIsToldOfItsSuccessor) {
   auto reason = told.get_future();
   ASSERT_EQ(reason.wait_for(std::chrono::seconds(20)), std::future_status::ready);
   EXPECT_NE(reason.get().find("pid " + std::to_string(::getpid())), std::string::npos);
-  // The second owner's name stays.
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
 }
 

@@ -51,7 +51,7 @@ TEST(RunMetrics, LabelsAreEscapedAndAnErrorIsNoLabel) {
               Not(HasSubstr("disk full")));
 }
 
-// The collector wants HELP and TYPE once per metric before its samples, and no timestamps.
+// As the collector wants them, and without timestamps.
 TEST(RunMetrics, EveryMetricIsDeclaredOnceBeforeItsSamples) {
   std::set<std::string> declared;
   std::istringstream lines(run_metrics("a", running()));

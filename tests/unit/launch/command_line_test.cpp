@@ -79,7 +79,7 @@ TEST(CommandLine, ListsLeaveTheWordBehindTheirValueAlone) {
   ASSERT_TRUE(parsed.line.has_value());
   EXPECT_EQ(parsed.line->run(nullptr), ExitCode::ok);
   EXPECT_TRUE(std::filesystem::exists(config)) << "taken for a third file of prompts";
-  // The first of two further words is the configuration, the second is an error.
+  // One word is the configuration, the next an error.
   for (const char* option : {"--set", "--tasks", "--methods"}) {
     EXPECT_EQ(parse({"evaluate", option, "a.b=c", "c.toml", "d.toml"}).exit_code, ExitCode::usage)
         << option;
@@ -180,7 +180,7 @@ TEST(CommandLine, AMistypedWordIsNamedWithWhatMayBeMeant) {
               ::testing::EndsWith(" (jforge probe decode --help lists its options)\n"));
 }
 
-// Returns the command's error before it reads a file.
+// The error before a file is read.
 std::string said(const std::vector<std::string>& words) {
   const Parsed parsed = parse(words);
   if (!parsed.line) {
@@ -209,7 +209,7 @@ TEST(CommandLine, ASettingThatTheMethodDoesNotHaveIsRefused) {
         with({"--method", "jacobi", "--setting", "blocks=7"}),
         ::testing::HasSubstr("--setting blocks: method \"jacobi\" has no such setting; it has "
                              "block_size, "));
-    for (const char* method : {"jacobi", "ar"}) {  // the option exists with any method
+    for (const char* method : {"jacobi", "ar"}) {
       EXPECT_THAT(with({"--method", method, "--block-size", "4"}),
                   ::testing::HasSubstr("/nonexistent: no such directory"));
     }

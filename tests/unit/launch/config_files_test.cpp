@@ -53,7 +53,6 @@ TEST(ConfigFiles, AllReadAndValidate) {
       EXPECT_NO_THROW(read_finetune_config(text, path.string(), {}).validate());
     } else if (text.find("\n[sweep]") != std::string::npos &&
                text.find("\n[prompts]") == std::string::npos) {
-      // For `jforge sweep` only.
       const JobConfig config = read_job_config(text, path.string(), {});
       EXPECT_NO_THROW(config.evaluate.validate());
       EXPECT_NO_THROW(config.sweep.validate());
@@ -96,7 +95,7 @@ TEST(ConfigFiles, LargeExamplesWatchTheirAnswers) {
   }
 }
 
-// Their arms differ from a recipe only by what the scripts set.
+// Their arms differ only by what the scripts set.
 TEST(ConfigFiles, StudiesBeginWithARecipe) {
   for (const char* const name : {"ablations.toml", "study_real.toml"}) {
     EXPECT_EQ(job(name).recipe, Recipe::jacobi_forcing) << name;

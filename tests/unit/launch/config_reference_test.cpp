@@ -82,7 +82,7 @@ TEST(ConfigReference, CommentedConfigIsValidAndHoldsTheDefaults) {
   ASSERT_EQ(read.rounds.size(), 1U);
   EXPECT_NO_THROW(read.validate(1));
 
-  // The commented keys are the defaults: uncommenting them changes no value.
+  // Commented keys are the defaults.
   std::string uncommented;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {

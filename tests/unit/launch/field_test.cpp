@@ -13,14 +13,13 @@ namespace {
 enum class Colour : std::uint8_t { red, green };
 constexpr EnumName<Colour> kColours[] = {{Colour::red, "red"}, {Colour::green, "green"}};
 
-// Reads `text` into `value`; returns what was expected, or "" if it fits.
+// Returns what was expected, or "" if `text` fits.
 template <class T>
 std::string read(const std::string& text, T& value) {
   const toml::table table = toml::parse("value = " + text);
   return read_value(*table.get("value"), value).value_or("");
 }
 
-// The written TOML must read back as the same value.
 template <class T>
 void expect_round_trip(const T& value) {
   const auto text = write_value(value);
@@ -92,7 +91,7 @@ TEST(Field, WholeNumbersTakeNoFractionsAndKeepTheirRange) {
   std::int32_t small = 1;
   EXPECT_EQ(read("1.5", small), "a whole number");
   EXPECT_EQ(read("2147483648", small), "a whole number from -2147483648 to 2147483647");
-  // --set passes numbers beyond TOML's as text; a short number in quotes is a text.
+  // --set passes large numbers as text.
   EXPECT_EQ(read("\"-99999999999999999999\"", small),
             "a whole number from -2147483648 to 2147483647");
   EXPECT_EQ(read("\"5\"", small), "a whole number");

@@ -26,7 +26,7 @@ JobConfig small_job(const std::vector<std::string>& overrides = {}) {
   return read_job_config(kSmallest, "job.toml", overrides);
 }
 
-// Returns validate()'s error for the smallest job with `overrides`.
+// validate()'s error for the smallest job with `overrides`.
 std::string refusal(const std::vector<std::string>& overrides, int ranks = 1) {
   try {
     small_job(overrides).validate(ranks);
@@ -115,7 +115,7 @@ TEST(JobFields, IdentityHoldsWhatChangesResultsAndNothingElse) {
         "checkpoint.keep_last", "evaluate.tasks", "evaluate.batch_prompts"}) {
     EXPECT_FALSE(identity.contains(key)) << key;
   }
-  // Part of the identity only if not at their defaults.
+  // Part of the identity unless they are defaults.
   const std::set<std::string> not_by_default{
       "model.decode_weights",    "generate.method", "generate.fixed_point",      "train.ar_loss",
       "train.consistency_decay", "prompts.text",    "prompts.template_arguments"};
@@ -153,8 +153,7 @@ TEST(JobFields, DecodingWeightsAreIdentityWhereTheyAreRounded) {
   };
   JobConfig config = small_job();
   const auto usual = identity_values(job_fields(config));
-  // Earlier versions lack these keys; their runs must continue.
-  FinetuneConfig finetune;
+  FinetuneConfig finetune;  // unknown to earlier versions, whose runs must continue
   EXPECT_FALSE(identity_values(finetune_fields(finetune)).contains("finetune.template"));
   finetune.finetune.chat_template = "chatml";
   EXPECT_TRUE(identity_values(finetune_fields(finetune)).contains("finetune.template"));
@@ -238,7 +237,7 @@ TEST(JobFields, CompatibilityModesFixTheirFormulas) {
   EXPECT_TRUE(repo.train_config(1).train_prompt);
 }
 
-// Returns a recipe's values for two rounds, by key of the resolved file.
+// A recipe's values for two rounds, by key.
 std::map<std::string, std::string> two_rounds(const std::vector<std::string>& overrides) {
   JobConfig config =
       read_job_config(std::string(kSmallest) + "[[rounds]]\nsteps = 5\n", "job.toml", overrides);
@@ -300,7 +299,6 @@ TEST(JobFields, AKeyOfItsOwnMakesAnotherRecipe) {
                          {"rounds.1.mask", toml_quoted("noise")}});
   expect_values(two_rounds({"train.recipe=none", "rounds.1.mask=clean"}),
                 {{"train.recipe", toml_quoted("none")}, {"rounds.1.mask", toml_quoted("clean")}});
-  // The same value is not a contradiction.
   expect_values(two_rounds({"rounds.1.noise_window=16", "train.compat=none"}),
                 {{"train.recipe", toml_quoted("jacobi-forcing")}});
   EXPECT_THAT(refusal({"train.recipe=jacobi-forcing", "rounds.1.mask=clean"}),
@@ -399,7 +397,6 @@ TEST(FinetuneFields, DefaultsRoundTripAndRefusalsNameTheKey) {
   EXPECT_THAT(said("finetune.max_tokens=0"), HasSubstr("finetune.max_tokens"));
   EXPECT_THAT(said("train.teacher=frozen"), HasSubstr("train.teacher"));
   EXPECT_THAT(said("train.early_stop_every=5"), HasSubstr("train.early_stop_every"));
-  // Keys without effect are refused.
   EXPECT_THAT(said("model.decode_weights=float32"), HasSubstr("decode_weights"));
 }
 

@@ -58,11 +58,10 @@ TEST(MemoryPlan, CountsWhatThePhasesAllocate) {
                          plan_model(), {.num_slots = 4, .slot_capacity = 30 + 96}, Device::cpu)));
   EXPECT_EQ(plan.training(), 4.5 * vector + plan.activations);
   EXPECT_EQ(plan.training_on_device(), 0);
-  // Five prompts on two ranks take three places of the batch, seven or more all four.
+  // Five prompts on two ranks take three places, seven or more all four.
   EXPECT_EQ(plan_memory(job(), plan_model(), 2, Device::cpu, {5, 30}, false).cache,
             plan.cache * 3 / 4);
   EXPECT_EQ(plan_memory(job(), plan_model(), 2, Device::cpu, {7, 30}, false).cache, plan.cache);
-  // A round generates what it trains on.
   JobConfig few = job();
   few.train.batch_samples = 2;
   few.rounds[0].steps = 1;
@@ -73,7 +72,7 @@ TEST(MemoryPlan, CountsWhatThePhasesAllocate) {
               plan.cache * 2 / 4);
   }
 
-  // Only the longest imported prompts that fill the batch: 126 rows take two pages, 129 three.
+  // Only the longest prompts that fill the batch: 126 rows take two pages, 129 three.
   const auto cache_of = [&](std::vector<std::int64_t> lengths, std::int64_t cache_mb) {
     JobConfig config = job();
     config.generate.cache_mb = cache_mb;
@@ -109,7 +108,7 @@ TEST(MemoryPlan, FollowsStageAndType) {
   EXPECT_EQ(plan.state.total(), training_memory(table, sharding).total());
   EXPECT_EQ(plan.activations, static_cast<double>(TrainingTransformer::bytes(
                                   plan_model(), plan.rows, {.compute = DType::bfloat16})));
-  // Eight ranks' shards of a checkpoint copy are less than the initial model of each.
+  // A checkpoint copy's shards are smaller than the initial model.
   EXPECT_LT(plan.snapshot, plan.weights);
   EXPECT_EQ(plan.training(), plan.state.total() + plan.weights + plan.activations);
   EXPECT_EQ(plan.micro_batches, 1) << "one sample of 222 rows on each rank";
@@ -132,7 +131,7 @@ TEST(MemoryPlan, AFrozenTeacherIsWeightsAndAForward) {
   EXPECT_EQ(frozen.payload.total(), detached.payload.total())
       << "nothing is gathered below stage 3";
   const MemoryPlan on_device = plan_for(Device::cuda);
-  // The teacher's rows have logits of their own; noisy rows are half of all if prompts are short.
+  // The teacher's rows have their own logits.
   EXPECT_EQ(on_device.loss, 1.5 * detached_on_device.loss);
   EXPECT_EQ(on_device.training_on_device() - detached_on_device.training_on_device(),
             frozen.weights + forward + detached_on_device.loss / 2);
@@ -159,12 +158,10 @@ TEST(MemoryPlan, ChecksInTrainingTakeADecodersMemory) {
   const MemoryPlan detached =
       plan_memory(without, plan_model(), 2, Device::cpu, {std::nullopt, 30}, false);
   EXPECT_EQ(plan_for(Device::cpu).training() - detached.training(), decoding + plan.weights);
-  // Longer answers of held-out problems.
   config.train.early_stop = {.every = 5, .task = "gsm8k", .problems = 2};
   EXPECT_EQ(plan_for(Device::cpu).probe.decoding,
             static_cast<double>(InferenceTransformer::bytes(
                 plan_model(), {.num_slots = 3, .slot_capacity = 30 + 512}, Device::cpu)));
-  // Matrices as decoding stores them.
   JobConfig halved = config;
   halved.model.decode_weights = WeightStorage::bfloat16;
   EXPECT_EQ(
@@ -173,7 +170,6 @@ TEST(MemoryPlan, ChecksInTrainingTakeADecodersMemory) {
           plan_model(),
           {.num_slots = 3, .slot_capacity = 30 + 512, .weights = WeightStorage::bfloat16},
           Device::cpu)));
-  // Prompts with several examples.
   EXPECT_EQ(plan_memory(config, plan_model(), 2, Device::cpu, {std::nullopt, 30, {}, 400}, false)
                 .probe.decoding,
             static_cast<double>(InferenceTransformer::bytes(
@@ -237,7 +233,7 @@ TEST(MemoryPlan, ADeviceHoldsActivationsAndCache) {
   EXPECT_EQ(copies.training(), host.training() - host.activations);
   EXPECT_EQ(copies.training_on_device(),
             2 * device.weights + host.activations + device.loss + device.products);
-  // Its own copy of the embedding, besides what the host packs.
+  // Its own copy of the embedding.
   EXPECT_GT(device.generation_on_device() - device.products,
             host.generation() - host.weights + 4 * 1000 * 64);
 }
@@ -308,7 +304,7 @@ TEST(MemoryPlan, WhatDoesNotFitADeviceIsRefusedWithItsParts) {
               ::testing::ThrowsMessage<EnvironmentError>(
                   AllOf(HasSubstr("generation needs"), HasSubstr("which 2 ranks share"),
                         HasSubstr("generate.batch_prompts (now 4)"))));
-  // A rank alone on its device can use a smaller cache, down to one sequence's.
+  // Alone on its device, a rank can use a smaller cache.
   const double least = plan.generation_on_device() - plan.cache + plan.least_cache;
   EXPECT_LT(least, plan.generation_on_device());
   EXPECT_NO_THROW(refusal({.generation = true, .training = false}, 1, least + 1)());
@@ -326,7 +322,6 @@ TEST(MemoryPlan, OnlyThePhasesThatAProcessRunsCount) {
   const MemoryPlan plan =
       plan_memory(job(), plan_model(), 2, Device::cpu, {std::nullopt, 30}, false);
   ASSERT_LT(plan.generation(), plan.training());
-  // Exactly what `jforge generate` needs, without training.
   const auto available = static_cast<std::uint64_t>(2 * plan.generation());
   const PlannedPhases generate{.generation = true, .training = false};
   const PlannedPhases train{.generation = false, .training = true};
@@ -365,7 +360,6 @@ TEST_F(DescribePlan, StepsSayEverythingBeforeTheImport) {
                           HasSubstr("time, estimated, all rounds")));
 }
 
-// Too many prompts to count one by one.
 TEST_F(DescribePlan, TheMostStepsAndSamplesThatAreAllowedArePlanned) {
   config_.rounds[0].steps = kMostSteps;
   config_.train.batch_samples = kMostBatchSamples;
@@ -389,7 +383,7 @@ TEST(PlanTime, CountsTheMatricesThatAForwardReads) {
     const ParameterTable table(model, 1);
     std::int64_t weights = 0;
     for (const ParameterEntry& entry : table.entries()) {
-      // A forward reads only its rows' part of the embedding.
+      // A forward reads only some rows of the embedding.
       if (entry.decay && (model.tie_word_embeddings || entry.name != "model.embed_tokens.weight")) {
         weights += entry.shape.elements();
       }
@@ -428,8 +422,7 @@ TEST_F(DescribePlan, ADeviceThatIsNotHereIsCalculated) {
   EXPECT_THAT(text(half), HasSubstr("0.000551 ms at least"));
   EXPECT_THAT(text(whole), HasSubstr("0.000275 ms at least"));
   KnownDevice tiny = half;
-  tiny.memory_bytes = 2.9e9;  // too little for the libraries, although the model takes less than a
-                              // megabyte
+  tiny.memory_bytes = 2.9e9;  // too little for the libraries
   EXPECT_THAT(text(tiny), AllOf(HasSubstr("CUDA, cuBLAS and NCCL"), HasSubstr("DOES NOT FIT")));
 }
 

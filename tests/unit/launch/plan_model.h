@@ -1,7 +1,5 @@
 #pragma once
 
-/// A small model whose plans can be calculated by hand.
-
 #include "model/transformer/transformer_config.h"
 
 namespace jforge::test {

@@ -36,10 +36,10 @@ TEST(PlanTime, TrainingIsSixFlopsPerRowAndWeight) {
 }
 
 TEST(PlanTime, DecodingIsBoundByReadingOrByComputing) {
-  // With slow memory every pass reads all weights, and four sequences gain a token each.
+  // Every pass reads all weights, and four sequences gain a token each.
   const RoundSeconds reading = estimate_round(plan_model(), work(), {1e18, 1e18, 1e6}, 1);
   EXPECT_NEAR(reading.generate, 64 * 100 / 4.0 * 4 * kWeights / 1e6, 1e-3);
-  // With fast memory, twice its speed changes nothing.
+  // Memory speed does not matter.
   EXPECT_DOUBLE_EQ(estimate_round(plan_model(), work(), {1e9, 1e9, 1e15}, 1).generate,
                    estimate_round(plan_model(), work(), {1e9, 1e9, 2e15}, 1).generate);
 }

@@ -40,7 +40,7 @@ StepMetrics step(std::int64_t number) {
   return metrics;
 }
 
-// Captured standard error is a file, like a pipe or a Slurm log.
+// Captured standard error is a file.
 TEST(ProgressDisplay, PipesGetWholeLinesAndTheLastStepAlways) {
   CaptureStderr();
   ProgressDisplay display({}, 1000);
@@ -95,7 +95,7 @@ TEST(ProgressDisplay, GenerationShowsTokensAndTimeLeftBeforeTheFirstLeaseIsCommi
                             "block TPF 2.50\n"));
 }
 
-// Committed answers have 100 tokens on average: 1000 in all, of which 300 are made.
+// Committed answers have 100 tokens on average.
 TEST(ProgressDisplay, TheTimeLeftIsWhatTheCommittedAnswersSay) {
   CaptureStderr();
   std::vector<PhaseProgress> published;
@@ -146,7 +146,7 @@ TEST(BarLine, StaysWithinTheTerminal) {
   }
 }
 
-// Any rank commits the last prompts, and rank 0 may learn of it several times.
+// Rank 0 may learn of the last commits several times.
 TEST(ProgressDisplay, GenerationEndsWithOneLineForAllPrompts) {
   CaptureStderr();
   ProgressDisplay display({}, 1000);

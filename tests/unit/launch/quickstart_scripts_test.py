@@ -47,7 +47,7 @@ class ScriptTest(unittest.TestCase):
         return result
 
     def problems(self, name, train=300, prompts=200, validation=200, test=200, seed=7):
-        """Returns a folder of generated problems, made once for each name."""
+        """Made once for each name."""
         folder = self.root / name
         if not folder.exists():
             self.script("make_word_problems.py", "--out", folder, "--train", train, "--prompts", prompts,
@@ -55,7 +55,7 @@ class ScriptTest(unittest.TestCase):
         return folder
 
     def bundled(self):
-        """Returns all sets as launch/quickstart/reproduce.sh makes them."""
+        """As launch/quickstart/reproduce.sh makes them."""
         return self.problems("bundled", train=120000, prompts=6000, validation=1000, test=1000)
 
     @staticmethod
@@ -89,7 +89,7 @@ class WordProblems(ScriptTest):
             self.assertNotIn(question, training_text)
 
     def test_no_answer_of_a_test_or_validation_problem_stands_in_training(self):
-        """With enough training problems for answers to repeat by chance."""
+        """With enough problems for answers to repeat by chance."""
         folder = self.bundled()
         answers = {part: {problem["answer"] for problem in self.read(folder / f"{part}.jsonl.gz")[:20000]}
                    for part in PARTS}
@@ -101,7 +101,7 @@ class WordProblems(ScriptTest):
                 self.assertNotIn(answer, training_text, part)
 
     def test_what_the_bundled_test_set_shares_with_the_base_models_training(self):
-        """Checks the figures in the documentation on the bundled files."""
+        """The documentation's figures, on the bundled files."""
         result = self.script("measure_overlap.py", "--train", self.bundled() / "train.jsonl.gz", "--train",
                              QUICKSTART / "prompts.jsonl.gz", "--test", QUICKSTART / "word_problems/test.jsonl.gz")
         self.assertEqual(
@@ -116,8 +116,8 @@ class WordProblems(ScriptTest):
 
         train = [problem("Tom has 3 pens. How many?", "Tom has 3 pens.\n#### 3"),
                  problem("So: How many cups has Ben?", "So Ben has 12 cups.\n#### 12")]
-        test = [problem("Anna has 14 books. How many?", "Anna has 14 books.\n#### 14"),  # shapes alone
-                problem("How many cups has Ben?", "Ben has 12 cups.\n#### 12"),  # within longer texts
+        test = [problem("Anna has 14 books. How many?", "Anna has 14 books.\n#### 14"),
+                problem("How many cups has Ben?", "Ben has 12 cups.\n#### 12"),
                 problem("Why?", "Because.\n#### 1")]
         for name, problems in (("train", train), ("test", test)):
             with gzip.open(self.root / f"overlap-{name}.jsonl.gz", "wt", encoding="utf-8") as stream:
@@ -142,7 +142,6 @@ class WordProblems(ScriptTest):
                 self.assertEqual(final, steps[-1][3], problem)
 
     def test_first_numbers_come_from_the_question(self):
-        """A first step uses only the question's figures and these words."""
         words = {"twice": "2", "three times": "3", "weeks": "7"}
         for problem in self.read(self.problems("a") / "test.jsonl.gz"):
             left, _, right, _ = STEP.search(problem["answer"]).groups()
@@ -167,7 +166,7 @@ class Ledger(ScriptTest):
     LINE = re.compile(r"^(.+): (?:(\d+) \* (\d+) = (\d+), )?(\d+) ([-+]) (\d+) = (\d+)\.$")
 
     def ledger(self, name, *words, train=300, prompts=300, validation=60, test=60, seed=7):
-        """Returns the sets of a folder of generated ledgers, made once for each name."""
+        """Made once for each name."""
         folder = self.root / f"ledger-{name}"
         if not folder.exists():
             self.script("make_ledger.py", "--out", folder, "--train", train, "--prompts", prompts, "--validation",
@@ -200,7 +199,7 @@ class Ledger(ScriptTest):
                 self.assertTrue(problem["answer"].endswith(f"\n#### {total}"), part)
 
     def test_no_held_out_sequence_of_lines_is_trained_on(self):
-        """Neither sequences of lines nor a whole answer's sums; and questions are unique."""
+        """Nor are a whole answer's sums; and questions are unique."""
         # Short enough for sequences to repeat by chance.
         sets = self.ledger("short", "--fewest", 4, "--most", 4, train=6000, prompts=6000, validation=500, test=500)
         shapes = {part: {measure_overlap.shape(problem["answer"]) for problem in sets[part]} for part in PARTS}
@@ -219,7 +218,7 @@ class Ledger(ScriptTest):
 
 
 class RealPrompts(ScriptTest):
-    """tests/benchmarks/real_prompts.py on a few records in the published files' forms."""
+    """tests/benchmarks/real_prompts.py on a few records."""
 
     TESTED = "Tom has seven red hats and gives two of them to his sister Anna on Sunday. How many are left?"
 
@@ -261,16 +260,15 @@ class RealPrompts(ScriptTest):
 
 
 class StudyReal(ScriptTest):
-    """tests/benchmarks/study_real.py: its measures, and the page of a study with two models and a task."""
+    """tests/benchmarks/study_real.py: its measures, and a page."""
 
     def test_accuracy_under_parallelism(self):
         score = study_real.accuracy_under_parallelism
         self.assertAlmostEqual(80, score([(1, 80)], 80))
-        # Without loss: the plain area. The task's best model sets the measure.
+        # Without loss it is the plain area.
         self.assertAlmostEqual(80 * 4, score([(4, 80), (1, 80), (2, 80)], 80))
         self.assertAlmostEqual(80 + 80 * math.exp(-3 * 0.2), score([(1, 80), (2, 80)], 100))
         self.assertAlmostEqual(80 + 0.5 * (80 + 76 * math.exp(-3 * 0.05)), score([(1, 80), (2, 76)], 80))
-        # More than five points below the first does not count.
         self.assertAlmostEqual(80 * 2, score([(1, 80), (2, 80), (9, 74)], 80))
         self.assertEqual(0, score([(1, 0), (2, 0)], 0))
 
@@ -280,7 +278,7 @@ class StudyReal(ScriptTest):
         self.assertAlmostEqual(1 - 2 / 6, study_real.repetition("x y x y x y x y x"))
 
     def test_paired_interval(self):
-        # 400 differences with mean 0.1 and standard deviation 1: half of 95 % is 1.96 / 20.
+        # Mean 0.1, standard deviation 1: half of 95 % is 1.96 / 20.
         shared = [10.0 * math.sin(i) for i in range(400)]
         others = [value + (1.1 if i % 2 else -0.9) for i, value in enumerate(shared)]
         low, high = study_real.paired_interval(statistics.mean, others, shared)
@@ -322,7 +320,7 @@ class StudyReal(ScriptTest):
                             work / "evaluation" / arm, "--model", arm, "--out", answers], check=True)
             self.assertEqual([("q0", texts[0]), ("q1", texts[1])], [
                 (one["question"], one["answer"]) for one in map(json.loads, answers.read_text("utf-8").splitlines())])
-            # The second has no end of sequence, so its last value does not count.
+            # Without an end of sequence, the last value does not count.
             put(f"evaluation/{arm}/likelihood.jsonl", "".join(json.dumps({"log_probabilities": values}) + "\n" for values in (
                 [-1, -2 if arm == "base" else -3], [-1, -2, -50])))
         put("seconds/finetune", "12\n")
@@ -364,8 +362,7 @@ class StudyReal(ScriptTest):
         self.assertIn("the arm's tokens per forward over noise-linear's", out)
         self.assertIn("y_max = 96 %", out)
         self.assertIn("| clean-random | 240 | 2 | 91.0 ± 0.0 | 4.00 ± 0.00 |", out)
-        # Equal differences of two seeds give no interval.
-        self.assertIn("| clean-random | 240 | 2 | +1.0 | 2.00", out)
+        self.assertIn("| clean-random | 240 | 2 | +1.0 | 2.00", out)  # Equal differences of two seeds give no interval.
         self.assertIn("| mixed-random | 240 | 2 | +2.5 ± 6.4 | 1.41", out)
 
 

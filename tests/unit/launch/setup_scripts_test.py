@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The README's two commands up to the build: missing packages are named, installed by root only, and never half done.
-Also the scripts of launch/models, which make a model directory. Fake dpkg-query, apt-get, id, sleep and python3 come
-first on PATH; no package is installed. Environment: JFORGE_SOURCE_DIR (root of the tree); ctest sets it.
+"""The README's two commands up to the build, with fake dpkg-query, apt-get, id, sleep and python3 first on PATH:
+missing packages are named, installed by root only, and never half done. Also the scripts of launch/models.
+Environment: JFORGE_SOURCE_DIR (root of the tree); ctest sets it.
 """
 
 import json
@@ -162,7 +162,7 @@ class SetupScripts(unittest.TestCase):
         self.assertIn("threads=1 policy=passive", self.mpi_environment().stdout)
 
     def interrupt(self, mpirun, times):
-        """Types Ctrl-C `times` times into local_mpirun.sh's terminal; returns its exit code and output."""
+        """Types Ctrl-C `times` times; returns exit code and output."""
         self.machine()
         self.fake("mpirun", f"trap 'echo asked to stop; {mpirun}' USR2\ntrap 'echo ended; exit 143' TERM\n"
                             "trap 'echo interrupted; exit 1' INT\necho up\nwhile :; do read -t 0.05 </dev/zero; done")
@@ -177,7 +177,7 @@ class SetupScripts(unittest.TestCase):
         while True:
             try:
                 shown += os.read(terminal, 1000).decode()
-            except OSError:  # Linux reports a closed other side so
+            except OSError:  # Linux reports a closed terminal as an error
                 break
             if sent < times and expected[sent] in shown:
                 os.write(terminal, b"\x03")
@@ -221,7 +221,7 @@ class SetupScripts(unittest.TestCase):
 
 @unittest.skipUnless(gguf, "the Python packages gguf and numpy are not installed")
 class GgufToHf(unittest.TestCase):
-    """A synthetic file of one layer with values exact in bfloat16."""
+    """One layer, exact in bfloat16."""
 
     TOKENS = ["<|endoftext|>", "<|im_end|>", "a", "b", "ab", "1"]
     HEADS, KV_HEADS, HIDDEN, INNER = 2, 1, 32, 64

@@ -31,7 +31,6 @@ std::string source_file(const std::string& name) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-// Returns the parser's output for --help after the command.
 std::string help_of(const CommandDescription& command) {
   std::vector<std::string> words = command.path;
   words.emplace_back("--help");
@@ -45,7 +44,6 @@ std::string help_of(const CommandDescription& command) {
   return ::testing::internal::GetCapturedStdout();
 }
 
-// Returns every first group of `pattern` in `text`.
 std::set<std::string> found(const std::string& text, const std::string& pattern) {
   const std::regex regex(pattern);
   std::set<std::string> words;
@@ -55,7 +53,6 @@ std::set<std::string> found(const std::string& text, const std::string& pattern)
   return words;
 }
 
-// Returns the part of `text` from `begin` to the next `end`.
 std::string part(const std::string& text, const std::string& begin, const std::string& end) {
   const std::size_t from = text.find(begin);
   EXPECT_NE(from, std::string::npos) << begin;
@@ -75,7 +72,7 @@ TEST(Shell, DescriptionHoldsWhatTheParserShows) {
     for (const OptionDescription& option : command->options) {
       described.insert(option.names.begin(), option.names.end());
     }
-    // An option's line begins with its names: "  -h,--help", "  --set KEY=VALUE".
+    // Lines such as "  -h,--help" and "  --set KEY=VALUE".
     std::set<std::string> shown = found(help, "(?:^|\\n)  (--?[a-z-]+)");
     shown.merge(found(help, "(?:^|\\n)  -[a-z],(--[a-z-]+)"));
     EXPECT_EQ(described, shown) << path_text(*command);
@@ -89,7 +86,6 @@ TEST(Shell, DescriptionHoldsWhatTheParserShows) {
   }
 }
 
-// Returns the words offered after `words`.
 std::set<std::string> candidates(const CommandDescription& program,
                                  const std::vector<std::string>& words) {
   return found(completion_candidates(program, words), "(?:^|\n)([^\t\n]+)");

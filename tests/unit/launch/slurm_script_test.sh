@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# The batch script with a fake mpirun and scontrol: when the job is requeued, how a warning reaches the ranks, and which
-# options mpirun gets.
+# The batch script's requeues, warnings and mpirun options, with a fake mpirun, srun and scontrol.
 set -uo pipefail
 source_dir=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/bin" "$work/run"
 
-# mpirun: records its arguments, then runs $work/behaviour. Its version is $MPI_VERSION.
+# Records its arguments, then runs $work/behaviour. Its version is $MPI_VERSION.
 cat >"$work/bin/mpirun" <<'SCRIPT'
 #!/usr/bin/env bash
 if [ "$1" = --version ]; then
@@ -18,7 +17,7 @@ printf '%s\n' "$@" >"$WORK/mpirun_arguments"
 say() { printf '{\n  "attempt": %s,\n  "status": "%s"\n}\n' "$RANDOM$RANDOM" "$1" >"$WORK/run/run.json"; }
 source "$WORK/behaviour"
 SCRIPT
-# scontrol: records a requeue; knows the job's end ($END_TIME, seconds from now) and its script's path, as Slurm does.
+# Records a requeue; knows the job's end ($END_TIME, seconds from now) and its script's path.
 cat >"$work/bin/scontrol" <<'SCRIPT'
 #!/usr/bin/env bash
 case "$1" in
@@ -30,7 +29,7 @@ case "$1" in
     ;;
 esac
 SCRIPT
-# srun: like mpirun; has --ignore-signals if $IGNORES is set. Without that option, or at SIGHUP, it kills its ranks.
+# Like mpirun; has --ignore-signals if $IGNORES is set. Without it, or at SIGHUP, kills its ranks.
 cat >"$work/bin/srun" <<'SCRIPT'
 #!/usr/bin/env bash
 if [ "$1" = --help ]; then
@@ -61,7 +60,6 @@ fail() {
   failures=$((failures + 1))
 }
 
-# Waits until the fake ranks have set their traps.
 wait_until_ready() {
   for _ in $(seq 1200); do
     [ -e "$work/ready" ] && break
@@ -69,17 +67,15 @@ wait_until_ready() {
   done
 }
 
-# run_case NAME BEHAVIOUR [SIGNALS [VARIABLE=VALUE...]]: runs the script and sends it SIGNALS ("-": none) after the
-# start. $RUN is another name of $work/run. CANCEL acts like scancel: SIGTERM to all processes of the script's step,
-# srun first.
+# run_case NAME BEHAVIOUR [SIGNALS [VARIABLE=VALUE...]]: sends SIGNALS ("-": none) after the start. $RUN is another name
+# of $work/run. CANCEL is scancel's SIGTERM to all processes of the script's step, srun first.
 run_case() {
   case_name=$1
   printf '%s\n' "$2" >"$work/behaviour"
   local signals=${3:--} signal
   shift 3 2>/dev/null || shift $#
   rm -f "$work/scontrol_calls" "$work/mpirun_arguments" "$work/ready"
-  # Slurm runs a copy from its spool directory.
-  cp "$source_dir/launch/scripts/run_slurm.sbatch" "$work/slurm_script"
+  cp "$source_dir/launch/scripts/run_slurm.sbatch" "$work/slurm_script"  # Slurm runs a copy from its spool directory.
   # shellcheck disable=SC2086
   env PATH="$work/bin:$PATH" WORK="$work" JFORGE="$work/bin/jforge" SLURM_JOB_ID=17 SLURM_JOB_NODELIST=n1 \
     SLURM_NTASKS=4 SLURM_CPUS_PER_TASK=3 ORIGINAL="$source_dir/launch/scripts/run_slurm.sbatch" "$@" \
@@ -123,7 +119,7 @@ run_case "warned before the time limit" "$stops_when_warned" USR2
 expect_code 0
 expect_requeued
 
-# mpirun takes its time, and each signal interrupts a wait of the script.
+# Each signal interrupts a wait of the script.
 run_case "warned three times" "${stops_when_warned/say inter/sleep 1; say inter}" "USR2 USR2 USR2"
 expect_code 0
 expect_requeued
@@ -144,7 +140,7 @@ run_case "the last restart allowed" "$stops_when_warned" USR2 SLURM_RESTART_COUN
 expect_code 0
 expect_requeued
 
-# resumed WORDS: prints the words that the ranks got between the run directory and the first --set.
+# Prints the words that the ranks got between the run directory and the first --set.
 resumed() { sed -n '/^run.directory=/,/^--set$/p' "$work/mpirun_arguments" | sed '1d;$d' | tr '\n' ' ' | sed 's/ $//'; }
 expect_resume() { [ "$(resumed)" = "$1" ] || fail "mpirun got \"$(resumed)\" instead of \"$1\""; }
 for RESUME in "--resume /some/checkpoint" "--resume=/some/checkpoint" "--resume never" "--resume auto"; do
@@ -160,7 +156,7 @@ expect_resume "$RESUME"
 RESUME="--resume never"
 run_case "queued again, its directory exists" 'say finished; exit 0' - SLURM_RESTART_COUNT=1
 expect_resume ""
-# Checkpoints that a start set aside do not count as its own.
+# Abandoned checkpoints do not count.
 mkdir -p "$work/run/checkpoints/round-1-step-00000020.abandoned-2"
 touch "$work/run/checkpoints/round-1-step-00000020.abandoned-2/manifest.json"
 RESUME="--resume /some/checkpoint"
@@ -178,7 +174,7 @@ RUN="$work/r[1]"
 run_case "queued again, $RESUME, in a directory whose name looks like a pattern" 'say finished; exit 0' - SLURM_RESTART_COUNT=1
 expect_resume ""
 unset RUN
-# A start that was lost before its run has not gone back yet.
+# Lost before it could go back.
 for RESUME in "--resume /some/checkpoint" "--resume never"; do
   rm -f "$work/run/logs/slurm-17.failed"
   run_case "first start, $RESUME, lost at once" 'exit 137' - SLURM_RESTART_COUNT=0
@@ -318,8 +314,7 @@ run_case "a copy that is told where the checkout is" 'say finished; exit 0' - OR
   JFORGE_HOME="$source_dir"
 expect_code 0
 
-# Slurm's variables of this test's own job must not count.
-unset SLURM_GPUS_ON_NODE SLURM_JOB_GPUS CUDA_VISIBLE_DEVICES
+unset SLURM_GPUS_ON_NODE SLURM_JOB_GPUS CUDA_VISIBLE_DEVICES  # of this test's own job
 for variables in "JFORGE=$work/bin/jforge_cuda" "JFORGE=$work/bin/jforge_cuda CUDA_VISIBLE_DEVICES= SLURM_JOB_GPUS=" \
   "JFORGE=$work/bin/jforge_cuda CUDA_VISIBLE_DEVICES=NoDevFiles"; do
   # shellcheck disable=SC2086
@@ -338,7 +333,6 @@ done
 run_case "GPUs and a CPU build" 'say finished; exit 0' - JFORGE="$work/bin/jforge_cpu" SLURM_GPUS_ON_NODE=4
 expect_code 0
 [ "$(grep -c "warning: the job has GPUs, but .* built without CUDA" "$work/log")" -eq 1 ] || fail "no warning, or several"
-# Which of a checkout's two builds a job uses.
 checkout=$work/checkout
 mkdir -p "$checkout"/build/{cpu,cuda}-release/launch
 cp -r "$source_dir/launch" "$checkout/"
@@ -365,7 +359,7 @@ done
 
 case_name="ranks on other hosts get what decides how they run, once"
 echo 'exit 0' >"$work/behaviour"
-# Empty variables and values that contain lines like the others' must not confuse it.
+# Empty variables, and values with lines like the others'.
 env -i PATH="$work/bin:$PATH" WORK="$work" HOME="$work" LD_LIBRARY_PATH=/some/lib NCCL_ALGO=Ring NCCL_PROTO=LL NCCL_HOSTID=first \
   CUDA_VISIBLE_DEVICES=1,0 CUDA_DEVICE_ORDER=PCI_BUS_ID JFORGE_CHECK_COLLECTIVES=1 UCX_TLS= OMP_WAIT_POLICY=$'passive\nNCCL_LINE=1' \
   MY_NCCL_ALGO=Tree "$source_dir/launch/scripts/run_cluster.sh" -n 2 --threads 3 true >"$work/log" 2>&1 || fail "exit code $?"
@@ -373,7 +367,7 @@ got=$(grep -x -A 1 -e -x "$work/mpirun_arguments" | grep -vx -e -x -e -- | sort 
 expected="CUDA_DEVICE_ORDER JFORGE_CHECK_COLLECTIVES LD_LIBRARY_PATH NCCL_ALGO NCCL_PROTO OMP_NUM_THREADS OMP_WAIT_POLICY PATH UCX_TLS "
 [ "$got" = "$expected" ] || fail "mpirun was told to pass on $got"
 
-# mpirun ends at the first signal; the second comes before the script notices.
+# The second signal comes before the script notices the end.
 case_name="run_cluster.sh: a signal to ranks that have just stopped"
 echo 'trap "exit 75" USR2; touch "$WORK/ready"; for _ in $(seq 3000); do sleep 0.02; done; exit 1' >"$work/behaviour"
 rm -f "$work/ready"
@@ -389,8 +383,7 @@ wait "$script"
 code=$?
 expect_code 75
 
-# env of coreutils 8.30, setpriv of util-linux 2.32.
-mkdir "$work/old" "$work/bare"
+mkdir "$work/old" "$work/bare"  # env of coreutils 8.30, setpriv of util-linux 2.32.
 cat >"$work/old/env" <<'SCRIPT'
 #!/bin/sh
 case "$1" in
@@ -400,7 +393,6 @@ exec /usr/bin/env "$@"
 SCRIPT
 printf '#!/bin/sh\necho "setpriv: unrecognized option" >&2; exit 1\n' >"$work/old/setpriv"
 chmod +x "$work"/old/*
-# Checks mpirun's blocked and ignored signals, session and parent.
 cat >"$work/behaviour" <<'SCRIPT'
 grep -E '^Sig(Blk|Ign)' /proc/$$/status >"$WORK/signals"
 [ "$(ps -o sid= -p $$ | tr -d ' ')" = $$ ] || exit 41
@@ -419,8 +411,7 @@ for path in "" "$work/old:"; do
   # SIGTERM is bit 14. SIGINT (1), SIGPIPE (12) and SIGXFSZ (24) have their default action.
   [ $((0x$blocked >> 14 & 1)) -eq 1 ] || fail "SIGTERM reaches mpirun"
   [ $((0x$ignored & (1 << 1 | 1 << 12 | 1 << 24))) -eq 0 ] || fail "mpirun ignores signals $ignored"
-  # It is told of its parent's death.
-  kill -KILL "$script"
+  kill -KILL "$script"  # it is told of its parent's death
   wait "$script" 2>/dev/null
   for _ in $(seq 1200); do
     [ -e "$work/told" ] && break
@@ -444,7 +435,6 @@ for path in "" "$work/old:"; do
 done
 PATH="$work/old:$PATH" "$source_dir/launch/scripts/signal_shield.sh" "$work/absent" >"$work/log" 2>&1
 [ $? -eq 127 ] || fail "a missing daemon has another exit code"
-# Open MPI would split a path with blanks.
 mkdir "$work/a b"
 cp "$source_dir"/launch/scripts/*.sh "$work/a b"
 PATH="$work/old:$work/bin:$PATH" WORK="$work" "$work/a b/run_cluster.sh" -n 2 true >"$work/log" 2>&1
@@ -461,7 +451,7 @@ if [ ! -e /usr/libexec/platform-python ]; then
   [ ! -e "$work/mpirun_arguments" ] || fail "mpirun was started"
 fi
 
-# expect_places HOSTS PLACES: placement of ranks on the hosts of a file with these lines.
+# expect_places HOSTS PLACES: HOSTS are the host file's lines.
 expect_places() {
   case_name="host file \"$1\""
   printf "$1" >"$work/hosts"
@@ -483,8 +473,7 @@ case_name="run_cluster.sh binds ranks to cores unless GPUs are there"
 expect_bound "$work/no*such*file" '--map-by slot:PE=3 --bind-to core'
 expect_bound "$work/h*sts" '--map-by slot --bind-to none'
 
-# expect_threads HOSTS RANKS THREADS [VARIABLE=VALUE…]: threads of a rank on hosts of 48 cores with 2 hardware threads
-# each.
+# expect_threads HOSTS RANKS THREADS [VARIABLE=VALUE…], on hosts of 48 cores with 2 hardware threads each.
 printf '#!/bin/sh\necho "# Core,Socket"\nfor i in $(seq 0 23); do printf "%%s\\n" "$i,0" "$i,0" "$i,1" "$i,1"; done\n' >"$work/bin/lscpu"
 printf '#!/bin/sh\necho 96\n' >"$work/bin/nproc"
 chmod +x "$work/bin/lscpu" "$work/bin/nproc"

@@ -49,7 +49,6 @@ Settings read(const std::string& text, const std::vector<std::string>& overrides
   return settings;
 }
 
-// Returns the message of the ConfigError that reading throws.
 std::string refusal(const std::string& text, const std::vector<std::string>& overrides = {}) {
   try {
     static_cast<void>(read(text, overrides));
@@ -113,7 +112,6 @@ TEST(TomlConfig, UnknownKeysNameTheNearestOne) {
   EXPECT_THAT(refusal("[trane]\nlimit = 1\n"),
               HasSubstr("unknown section [trane]; did you mean train?"));
   EXPECT_THAT(refusal("[trane]\n"), HasSubstr("unknown section [trane]"));
-  // Far from all names: lists them without a guess.
   EXPECT_THAT(refusal("[zebra]\n"), HasSubstr("unknown section [zebra]; known are run, train"));
   EXPECT_THAT(refusal("[train]\nquagga = 1\n"),
               HasSubstr("unknown key train.quagga; known there are learning_rate, limit"));
@@ -144,9 +142,8 @@ TEST(TomlConfig, OverridesAreTomlOrBareText) {
   EXPECT_EQ(settings.rounds[0].block_size, 8);
   EXPECT_EQ(settings.rounds[1].block_size, 32);
   EXPECT_EQ(read(text, {"run.directory=\"quoted\""}).directory, "quoted");
-  // The value may contain "=" and "."; the last override wins.
+  // Values may contain "=" and "."; the last override wins.
   EXPECT_EQ(read(text, {"run.directory=x", "run.directory=a.b=c"}).directory, "a.b=c");
-  // An override may add a section.
   EXPECT_EQ(read("", {"train.limit=1"}).limit, 1);
 }
 
@@ -161,7 +158,7 @@ TEST(TomlConfig, BadOverridesAreRefused) {
               HasSubstr("there is no [[rounds]] number 0; they are counted from 1"));
   EXPECT_THAT(refusal("", {"rounds.1.block_size=4"}), HasSubstr("the configuration has 0"));
   EXPECT_THAT(refusal("[[rounds]]\n", {"rounds.block_size=4"}), HasSubstr("not a table"));
-  // A path with an extra part must not reach the key of its last part.
+  // A path with an extra part must not match.
   for (const char* const assignment : {"train.more.limit=3", "train.optimizer.learning_rate=1",
                                        "rounds.1.more.block_size=4", "rounds.first.block_size=4"}) {
     EXPECT_THAT(refusal("[[rounds]]\n", {assignment}),

@@ -38,7 +38,6 @@ std::string well_formed(const Chart& chart) {
   return svg;
 }
 
-/// Returns every match of `pattern`'s group as a number.
 std::vector<double> numbers(const std::string& svg, const std::string& pattern) {
   std::vector<double> found;
   const std::regex regex(pattern);
@@ -51,7 +50,6 @@ std::vector<double> numbers(const std::string& svg, const std::string& pattern) 
 std::vector<double> dots(const std::string& svg, const std::string& coordinate) {
   return numbers(svg, "<circle[^>]*" + coordinate + "=\"([-0-9.]+)\"[^>]*r=\"4\"");
 }
-/// Returns the labels of the y axis.
 std::vector<double> ticks(const std::string& svg) {
   return numbers(svg, "text-anchor=\"end\" font-size=\"11\" >([-0-9.]+)<");
 }
@@ -160,8 +158,7 @@ TEST(Chart, BarsAreAsHighAsTheirValuesAndHaveErrorBars) {
   for (const char* text : {">gsm8k<", ">jacobi<", ">12345<", ">20<", ">base<"}) {
     EXPECT_THAT(svg, HasSubstr(text));
   }
-  // An axis that does not begin at zero has dots.
-  chart.y.from_zero = false;
+  chart.y.from_zero = false;  // An axis that does not begin at zero has dots.
   chart.series = {{"base", {0, 1}, {95.4, 99.6}}};
   svg = well_formed(chart);
   EXPECT_EQ(dots(svg, "cx").size(), 2U);
@@ -185,7 +182,6 @@ TEST(Chart, ASurfaceIsCellsBetweenTheMeasuredPointsWithAKey) {
   EXPECT_THAT(svg, HasSubstr(">speed<"));
   const std::vector<double> x = dots(svg, "cx");
   EXPECT_NEAR(x.at(2), (x.at(0) + x.at(1)) / 2, 0.2);
-  // From the darkest colour on the left to the lightest on the right.
   EXPECT_GT(numbers(svg, "<rect x=\"(72.0)\"[^>]*fill=\"#440154\"").size(), 10U);
   EXPECT_EQ(numbers(svg, "<rect x=\"(72.0)\"[^>]*fill=\"#fde725\"").size(), 0U);
   EXPECT_GT(numbers(svg, "fill=\"#fde(7)25\"").size(), 24U);

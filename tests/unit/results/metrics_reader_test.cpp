@@ -39,13 +39,12 @@ TEST(MetricsReader, RowsOfRoundsInTheOrderOfSteps) {
 
 TEST(MetricsReader, AnAttemptReplacesWhatEarlierOnesMadeFromItsFirstStepOn) {
   const TemporaryDirectory directory;
-  // Numeric order: attempt 10 is after attempt 9.
   write(directory / "metrics.9.jsonl",
         row(1, 1, 90) + row(1, 2, 91) + row(1, 3, 92) + row(1, 4, 93) + row(2, 1, 94));
   write(directory / "metrics.10.jsonl", row(1, 2, 101) + row(1, 3, 102));
   write(directory / "metrics.11.jsonl", "");  // an attempt that only evaluated
   const auto rounds = read_metrics(directory.path());
-  ASSERT_EQ(rounds.size(), 1U);  // the abandoned branch's second round does not count
+  ASSERT_EQ(rounds.size(), 1U);  // without the abandoned branch's round
   const auto& rows = rounds.at(1);
   ASSERT_EQ(rows.size(), 3U);
   EXPECT_EQ(rows[0].values.at("loss"), 90);

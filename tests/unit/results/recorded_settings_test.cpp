@@ -7,7 +7,7 @@
 namespace jforge {
 namespace {
 
-/// Reports do not see the methods and would not show an unknown setting.
+/// An unknown setting would not be shown.
 TEST(RecordedSettings, EveryMethodsSettingsAreKnown) {
   for (const std::string& name : decoding_method_names()) {
     const DecodingMethod method =

@@ -83,7 +83,7 @@ std::size_t code_points(const std::string& line) {
   return count;
 }
 
-/// Returns the tables' lines as cells, without the rules below heads.
+/// Tables' lines as cells, without rules.
 std::vector<std::vector<std::string>> lines_of(const std::string& text) {
   std::vector<std::vector<std::string>> found;
   std::istringstream lines(text);
@@ -103,8 +103,7 @@ std::vector<std::vector<std::string>> lines_of(const std::string& text) {
   return found;
 }
 
-/// Returns the cell under `head` in the row that begins with `first`, of the first table with this
-/// column.
+/// The cell under `head` in the row that begins with `first`.
 std::string cell_of(const std::string& text, const std::vector<std::string>& first,
                     const std::string& head) {
   std::vector<std::string> heads;
@@ -139,8 +138,7 @@ TEST(Report, BeginsWithTheResult) {
                         "of 1.\n\n"));
 }
 
-/// The text equals that of Python's csv.writer.
-TEST(Report, FiguresAreWrittenAsCsv) {
+TEST(Report, FiguresAreWrittenAsCsv) {  ///< expected: Python's csv.writer
   const TemporaryDirectory run;
   const Json summary = {
       {"models",
@@ -175,7 +173,6 @@ TEST(Report, TablesShowEveryModelTaskAndMethod) {
   EXPECT_EQ(cell_of(tables, base, "accuracy"), "90.5 %");
   EXPECT_EQ(cell_of(tables, base, "95 % interval"), "87.5–93.5 %");
   EXPECT_EQ(cell_of(tables, {"final", "jacobi"}, "TPF"), "2.50");
-  // A figure that could not be measured.
   EXPECT_EQ(cell_of(tables, {"final", "jacobi"}, "tokens/s"), "–");
   EXPECT_EQ(cell_of(tables, {"final", "jacobi"}, "over AR"), "–");
   EXPECT_EQ(cell_of(tables, {"final", "ar"}, "over AR"), "–");
@@ -261,8 +258,7 @@ TEST(FastestByClock, NamesAWinnerOrSaysThatThereIsNone) {
             "a, 1.50× AR (1.38–1.62); not told apart from it: b, 1.38× AR (1.25–1.50)");
   EXPECT_EQ(fastest({1.5, 2}, false), "b, 200 tokens/s (196–204)");
   EXPECT_TRUE(fastest({}).empty());
-  // Slower than AR on average, but not certainly.
-  const Json slow = with_speed(50, 0.75);
+  const Json slow = with_speed(50, 0.75);  // slower on average, but not certainly
   Json unsure = with_speed(50, 0.5);
   unsure["speed"][0]["speed_up_high"] = 1.25;
   const std::string close = fastest_by_clock({"AR", &ar}, {{"slow", &slow}, {"b", &unsure}}, 1);
@@ -345,7 +341,6 @@ TEST(Report, AblationSetsTrainedModelsSideBySide) {
   EXPECT_EQ(cell_of(ablation, row, "TPF"), "4.00");
   EXPECT_EQ(cell_of(ablation, row, "forwards/token"), "0.25");
   EXPECT_EQ(cell_of(ablation, row, "over its AR, batch 1"), "3.00× (2.88–3.12)");
-  // With one trained model there is no comparison, and the report says so.
   summary["models"].erase("cllm");
   write(run / "evaluation/summary.json", summary.dump());
   (void)write_report(run.path());
@@ -453,7 +448,7 @@ TEST(Report, AccuracyByEachRuleIsShownBesideTheFirstOnes) {
   EXPECT_THAT(read(run / "report.md"), Not(HasSubstr("evalchemy")));
 }
 
-/// Expects the lines of each table to have the same width, which fits a terminal.
+/// Lines of a table have the same width, which fits a terminal.
 void expect_tables_fit(const std::string& text) {
   std::size_t width = 0;
   std::istringstream lines(text);
@@ -494,13 +489,12 @@ TEST(Report, TablesLineUpAndFitTheirWidth) {
 TEST(MarkdownTable, LeavesOutEmptyColumnsAndCutsWideOnes) {
   EXPECT_EQ(markdown_table({{"key", "empty", "full"}, {"a", "–", "1"}, {"b", "", "–"}}),
             "| key | full |\n|-----|------|\n| a   | 1    |\n| b   | –    |\n");
-  // The key columns begin each part.
   const std::string wide(50, 'w');
   const std::string table = markdown_table({{"k", "first", "second"}, {"–", wide, wide}}, 1);
   expect_tables_fit(table);
   EXPECT_EQ(lines_of(table).size(), 4U);
   EXPECT_EQ(lines_of(table)[2], (std::vector<std::string>{"k", "second"}));
-  // Exactly the maximum width gives one table, one more two.
+  // The maximum width gives one table, one more two.
   const auto parts = [](std::size_t letters) {
     return lines_of(markdown_table({{"key", "a", "b"}, {"1", "2", std::string(letters, 'x')}}))
                .size() /
@@ -511,8 +505,7 @@ TEST(MarkdownTable, LeavesOutEmptyColumnsAndCutsWideOnes) {
   EXPECT_THROW((void)markdown_table({{"a", "b"}, {"1"}}), InternalError);
 }
 
-/// A model may be called "a|b".
-TEST(MarkdownTable, ACellsBarsAndLineBreaksDoNotBreakTheTable) {
+TEST(MarkdownTable, ACellsBarsAndLineBreaksDoNotBreakTheTable) {  ///< A model may be called "a|b".
   EXPECT_EQ(markdown_table({{"model", "n"}, {"a|b\nc", "1"}, {"||", "2"}}),
             "| model  | n   |\n|--------|-----|\n| a\\|b c | 1   |\n| \\|\\|   | 2   |\n");
 }
@@ -562,12 +555,9 @@ TEST(Report, EveryPartThatIsThereIsShown) {
         "500 read, 321 kept", "too long", "179", "## Run", "abc"}) {
     EXPECT_THAT(report, HasSubstr(part));
   }
-  // The status would soon be outdated.
-  EXPECT_THAT(report, Not(HasSubstr("finished")));
-  // All attempts' steps, each once.
+  EXPECT_THAT(report, Not(HasSubstr("finished")));  // The status would soon be outdated.
   const std::string merged = read(run / "metrics.jsonl");
   EXPECT_EQ(std::ranges::count(merged, '\n'), 4);
-  // Every picture of the report exists.
   for (const char* name : {"tpf", "loss_consistency", "loss_autoregressive"}) {
     EXPECT_THAT(report, HasSubstr("(figures/" + std::string(name) + ".svg)"));
     EXPECT_THAT(read(run / ("figures/" + std::string(name) + ".svg")), HasSubstr("</svg>"));
@@ -592,7 +582,7 @@ TEST(Report, RoundsFollowEachOtherOnTheStepAxisAndLossesAreSmoothed) {
   for (const char* text : {">round 1<", ">round 2<", ">120<", "stroke-opacity"}) {
     EXPECT_THAT(losses, HasSubstr(text));
   }
-  // The raw line jumps at each step; the smoothed one begins after it has settled.
+  // The smoothed line begins after the raw one has settled.
   const std::regex line("points=\"([0-9.]+),[^\"]*,([0-9.]+) [0-9.]+,([0-9.]+) \"");
   std::vector<double> begins;
   std::vector<double> jumps;
@@ -661,8 +651,7 @@ TEST(Report, GarbledFilesAreNamed) {
 
 TEST(Report, AnUnwritableDirectoryIsAnEnvironmentError) {
   const TemporaryDirectory run;
-  // A file in the place of the figures' directory.
-  write(run / "figures", "");
+  write(run / "figures", "");  // in the place of a directory
   EXPECT_THROW((void)write_report(run.path()), EnvironmentError);
 }
 

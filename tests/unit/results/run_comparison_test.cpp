@@ -32,7 +32,7 @@ std::string read(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-/// Writes an evaluation of 40 problems that solves all except `failed`.
+/// 40 problems, solved except `failed`.
 void write_evaluation(const std::filesystem::path& directory, const std::string& model,
                       const std::vector<int>& failed, const std::string& scorer = "gsm8k/v1",
                       int begin = 0) {
@@ -170,7 +170,7 @@ TEST(RunComparison, AProblemThatStandsTwiceCountsTwice) {
   const TemporaryDirectory b;
   write_evaluation(a.path(), "final", {20, 21, 22, 23});
   write_evaluation(b.path(), "final", first(24));
-  // The last 20 are identical; A fails 4 of them, and B the same 4.
+  // The last 20 are identical; both fail the same 4.
   for (const auto& directory : {a.path(), b.path()}) {
     const auto samples = directory / "final/gsm8k.jacobi.jsonl";
     write(samples, std::regex_replace(read(samples), std::regex("hash([23][0-9])"), "hash20"));

@@ -50,7 +50,7 @@ ReportJson point(const ReportJson& settings, double tpf, double speed) {
           {"settings", settings}};
 }
 
-/// Speed peaks at block size 32 for every verification size; TPF grows with both.
+/// Speed peaks at block size 32; TPF grows with both.
 ReportJson sweep_of(const std::vector<std::string>& keys) {
   ReportJson sweep = {{"model", "final"},
                       {"task", "gsm8k"},
@@ -59,7 +59,7 @@ ReportJson sweep_of(const std::vector<std::string>& keys) {
                       {"baseline", {{"accuracy", 0.5}, {"tpf", 1}, {"speed", speed_of(50, true)}}},
                       {"points", ReportJson::array()}};
   const bool two = keys.size() > 1;
-  for (const int block : {64, 8, 16, 32, 128}) {  // unordered
+  for (const int block : {64, 8, 16, 32, 128}) {
     for (const int verify : two ? std::vector<int>{1, 2, 4} : std::vector<int>{1}) {
       const double off = std::log2(block) - 5;
       ReportJson settings = {{"block_size", block}};
@@ -130,7 +130,6 @@ TEST_F(SweepSection, OneKeyIsATableSortedBySpeedAndACurve) {
             HasSubstr("Fastest by the clock at batch 1: block_size = 32, 2.02× AR (2.02–2.02)"),
             HasSubstr("(figures/tpf_block_size.svg)"), HasSubstr(tables_),
             HasSubstr("(figures/sweep_speed_gsm8k_jacobi.svg)")));
-  // Settings of the same speed are in ascending order.
   std::size_t last = 0;
   for (const char* row :
        {"\n| block_size | tokens/s, batch 1 | over AR, batch 1  | TPF              | accuracy, %",
@@ -158,8 +157,7 @@ TEST_F(SweepSection, TheFastestMayBeAr) {
   write(sweep);
   EXPECT_THAT(report_.text, HasSubstr("Fastest by the clock at batch 1: AR; the next is block_size "
                                       "= 32, 0.20× AR (0.20–0.20)."));
-  // Or the best is uncertain.
-  for (auto& point : sweep["points"]) {
+  for (auto& point : sweep["points"]) {  // Or the best is uncertain.
     if (point["settings"]["block_size"] == 32) {
       point["speed"][0]["speed_up_high"] = 1.5;
     }
@@ -176,7 +174,6 @@ TEST_F(SweepSection, EveryBatchHasItsFastestAndARemark) {
   };
   add(sweep["baseline"], speed_of(50, true));
   for (auto& point : sweep["points"]) {
-    // At the larger batch small blocks are the fastest.
     add(point, speed_of(1000.0 / point["settings"]["block_size"].get<double>()));
   }
   sweep["points"][0]["speed"][1]["remark"] = "load average of 9.0 per core";

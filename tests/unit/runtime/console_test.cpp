@@ -15,7 +15,7 @@
 namespace jforge {
 namespace {
 
-/// Returns the exit code of a child that runs `work`; a signalled child has none.
+/// None if a signal ended the child.
 int code_of_child(const std::function<int()>& work) {
   const pid_t child = ::fork();
   if (child == 0) {

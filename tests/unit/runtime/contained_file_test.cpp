@@ -57,7 +57,7 @@ TEST_F(ContainedFileTest, LinksStayInTheDirectory) {
   fs::create_symlink("relative_out", model_ / "through_another");
   fs::create_symlink("nothing", model_ / "dangling");
   fs::create_symlink("loop", model_ / "loop");
-  // A name that begins like the directory's is another directory.
+  // Not the same directory.
   fs::create_directories(root_ / "model-2");
   std::ofstream(root_ / "model-2" / "x") << "other";
   fs::create_symlink("../model-2/x", model_ / "namesake");
@@ -69,7 +69,6 @@ TEST_F(ContainedFileTest, LinksStayInTheDirectory) {
   }
   EXPECT_THAT(refusal(model_, "dangling"), HasSubstr("leads nowhere (No such file"));
   EXPECT_THAT(refusal(model_, "loop"), HasSubstr("leads nowhere (Too many levels"));
-  // The directory itself may be reached by a link.
   fs::create_directory_symlink(model_, root_ / "alias");
   EXPECT_EQ(refusal(root_ / "alias", "beside"), "accepted");
   EXPECT_THAT(refusal(root_ / "alias", "relative_out"), HasSubstr("link out of its directory"));
@@ -86,7 +85,6 @@ TEST_F(ContainedFileTest, TheHubsCacheIsMadeOfLinks) {
   EXPECT_EQ(refusal(snapshot, "model.safetensors"), "accepted");
   EXPECT_EQ(read_file(contained_file(snapshot, "model.safetensors")), "weights");
   EXPECT_THAT(refusal(snapshot, "config.json"), HasSubstr("a link out of its directory"));
-  // Only the cache's own layout counts.
   const fs::path other = repository / "elsewhere" / "0123abcd";
   fs::create_directories(other);
   fs::create_symlink("../../blobs/9f8e", other / "model.safetensors");
@@ -102,7 +100,7 @@ TEST_F(ContainedFileTest, WhatIsNoFileIsRefusedWithoutBlocking) {
   EXPECT_THAT(refusal(model_, "fifo"), HasSubstr("fifo: is a FIFO"));
   EXPECT_THAT(refusal(model_, "link_to_fifo"), HasSubstr("is a FIFO"));
   EXPECT_THAT(refusal("/dev", "zero"), HasSubstr("is a device"));
-  // Without a writer to the FIFO, each of these would wait forever.
+  // Each would wait forever.
   EXPECT_THROW((void)read_file(model_ / "fifo"), DataError);
   EXPECT_THROW((void)hash_file(model_ / "fifo"), DataError);
   EXPECT_THROW((void)open_input(model_ / "fifo"), DataError);

@@ -21,8 +21,7 @@ cpu_set_t allowed() {
   return set;
 }
 
-// In a child process, expects `text` to leave the two existing threads and a later one on
-// `expected`.
+// In a child: two existing threads and a later one must be on `expected`.
 void expect_processors(const std::string& text, bool found, const cpu_set_t& expected) {
   const test::TemporaryDirectory directory;
   const auto file = directory.path() / "local_cpulist";

@@ -1,4 +1,4 @@
-// Transfers at any address and offset, with and without the page cache.
+// At any address and offset, with and without the page cache.
 
 #include "runtime/direct_file.h"
 

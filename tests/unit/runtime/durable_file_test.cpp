@@ -38,7 +38,7 @@ std::vector<std::string> names_in(const std::filesystem::path& directory) {
   return names;
 }
 
-/// Limits the size of written files, like a full disk; SIGXFSZ is ignored meanwhile.
+/// Like a full disk; SIGXFSZ is ignored meanwhile.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {
@@ -74,7 +74,7 @@ TEST_F(DurableFile, PublishedBytesReadBackExactly) {
   EXPECT_THAT(names_in(directory_.path()), ::testing::ElementsAre("file"));
 }
 
-// Large files on slow disks are not a hang (phase_clock.h).
+// Not a hang (phase_clock.h).
 TEST_F(DurableFile, ReadingAndWritingShowProgressAllTheTime) {
   PhaseClock clock;
   clock.follow_this_thread();
@@ -230,7 +230,7 @@ TEST_F(DurableFile, ReadingWaitsForAFileThatAppears) {
 }
 
 TEST_F(DurableFile, HashesAreXxh3) {
-  // XXH3_64bits of the empty input, from the reference implementation's documentation.
+  // From the reference implementation's documentation.
   EXPECT_EQ(hash64(std::string_view{}), 0x2d06800538d394c2U);
   EXPECT_EQ(hash_hex(0x2d06800538d394c2U), "2d06800538d394c2");
   EXPECT_EQ(hash_hex(0xabU), "00000000000000ab");
@@ -241,7 +241,7 @@ TEST_F(DurableFile, HashesAreXxh3) {
   EXPECT_NE(hash64(bytes, 9), hash64(bytes));
 }
 
-/// Publishes a file from another thread after a delay, as another host would.
+/// As another host would.
 class LatePublisher {
  public:
   LatePublisher(std::filesystem::path path, std::chrono::milliseconds delay)
@@ -292,11 +292,11 @@ TEST_F(DurableFile, LocalFileSystemsShowFilesAtOnce) {
   }
   EXPECT_EQ(publication_wait_seconds("/dev/shm/file"), 0);
   EXPECT_EQ(publication_wait_seconds("/dev/shm/no-such-directory/below/file"), 0);
-  // procfs stands for a file system that is not known to be local.
+  // As of any file system not known to be local.
   EXPECT_EQ(publication_wait_seconds("/proc/file"), kPublicationWaitSeconds);
 }
 
-/// A temporary error of the file system is not damage.
+/// A temporary error is not damage.
 TEST(ReadFile, OnlyWhatIsNotThereIsMissingData) {
   EXPECT_THROW((void)read_file("/proc/self/absent"), DataError);
   try {

@@ -20,8 +20,7 @@ class FaultInjection : public ::testing::Test {
  protected:
   void TearDown() override { arm_faults("", 0); }
 
-  /// Returns the wait status (with stops) of a child that arms `specification` and visits "here"
-  /// three times.
+  /// Wait status of a child that visits "here" three times.
   static int status_of_child(const char* specification) {
     const pid_t child = ::fork();
     if (child == 0) {

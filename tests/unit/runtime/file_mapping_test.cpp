@@ -19,7 +19,7 @@ constexpr std::size_t kBytes = 3 * 65536;
 class FileMappingTest : public ::testing::Test {
  protected:
   FileMappingTest() {
-    // A fault ends the process, so each has its own.
+    // A fault ends the process.
     GTEST_FLAG_SET(death_test_style, "threadsafe");
     std::ofstream(path_, std::ios::binary) << std::string(kBytes, 'x');
   }
@@ -62,8 +62,7 @@ TEST_F(FileMappingTest, MemoryOfNoMappedFileIsStillASignal) {
           const FileMapping file(path_);
           place = file.bytes().data();
         }
-        // At the old address.
-        std::FILE* const stream = std::fopen(path_.c_str(), "rb");
+        std::FILE* const stream = std::fopen(path_.c_str(), "rb");  // At the old address.
         void* const memory = ::mmap(const_cast<std::byte*>(place), kBytes, PROT_READ,
                                     MAP_PRIVATE | MAP_FIXED, ::fileno(stream), 0);
         std::filesystem::resize_file(path_, 0);

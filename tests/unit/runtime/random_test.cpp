@@ -70,7 +70,7 @@ TEST(RandomStream, EveryPartOfTheNameMatters) {
   EXPECT_EQ(first_draws.size(), static_cast<std::size_t>(streams));
 }
 
-/// Chi-square of `below(bound)`: expected value bound − 1, variance 2(bound − 1).
+/// Expected value bound − 1, variance 2(bound − 1).
 double chi_square(std::uint64_t bound, int draws) {
   RandomStream random(5, RandomPurpose::test, 0, bound);
   std::vector<int> counts(bound);
@@ -88,7 +88,7 @@ double chi_square(std::uint64_t bound, int draws) {
 TEST(RandomStream, BelowIsUniform) {
   for (const std::uint64_t bound : {2ULL, 3ULL, 7ULL, 100ULL}) {
     const double freedom = static_cast<double>(bound - 1);
-    // Within five standard deviations, and not suspiciously even.
+    // Five standard deviations, and not suspiciously even.
     EXPECT_LT(chi_square(bound, 200'000), freedom + 5 * std::sqrt(2 * freedom) + 5) << bound;
     EXPECT_GT(chi_square(bound, 200'000), freedom * 0.001 / static_cast<double>(bound)) << bound;
   }

@@ -11,8 +11,7 @@
 namespace jforge {
 namespace {
 
-/// Returns the wait status of a child that runs `body`, so that handlers do not leak into other
-/// tests.
+/// In a child, so that handlers do not leak into other tests.
 int status_of_child(const std::function<int()>& body) {
   const pid_t child = ::fork();
   if (child == 0) {

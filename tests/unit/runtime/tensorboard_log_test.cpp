@@ -23,7 +23,7 @@ std::uint64_t little_endian(std::string_view bytes) {
   return value;
 }
 
-/// Returns the payloads of a file's records after checking every checksum.
+/// Payloads, with checked checksums.
 std::vector<std::string> records(std::string_view bytes) {
   std::vector<std::string> found;
   while (!bytes.empty()) {

@@ -59,7 +59,6 @@ TEST(TextSeal, EveryFlippedBitIsFound) {
 
 TEST(TextSeal, TruncatedAndForeignTextsDoNotHold) {
   const std::string text = seal_json(kRecord.dump(2) + "\n");
-  // Without its last newline the object is complete.
   for (std::size_t size = 0; size + 1 < text.size(); ++size) {
     EXPECT_NE(examine_seal(std::string_view(text).substr(0, size)), TextSeal::holds) << size;
   }

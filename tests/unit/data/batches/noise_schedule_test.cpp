@@ -12,7 +12,7 @@
 namespace jforge {
 namespace {
 
-// A trajectory that converges by one or more tokens a step, like greedy Jacobi decoding.
+// Converges by one or more tokens a step, like greedy Jacobi decoding.
 Trajectory random_trajectory(std::uint64_t seed, std::int32_t n, int num_blocks) {
   RandomStream stream(seed, RandomPurpose::test);
   Trajectory trajectory;
@@ -28,7 +28,7 @@ Trajectory random_trajectory(std::uint64_t seed, std::int32_t n, int num_blocks)
     std::int32_t converged = 1;
     while (converged < n) {
       for (int o = 0; o < n; ++o) {
-        // Later positions sometimes agree by chance, so that the two measures differ.
+        // Agreement by chance makes the two measures differ.
         const bool agree = o < converged || (o > converged && stream.below(3) == 0);
         block.states.push_back(agree ? fixed[static_cast<std::size_t>(o)]
                                      : fixed[static_cast<std::size_t>(o)] + 100);

@@ -58,7 +58,7 @@ class Hdf5FileTest : public testing::Test {
   fs::path directory_;
 };
 
-// Each file is valid HDF5 with a valid seal; only our own checks refuse it.
+// Valid HDF5 with valid seals, which only our checks refuse.
 TEST_F(Hdf5FileTest, WhatNoFileOfOursHoldsIsRefusedBehindAValidSeal) {
   const fs::path other = write_sample("other.h5", false);
   put(directory_ / "raw", std::string(64, 'x'));
@@ -104,7 +104,6 @@ TEST_F(Hdf5FileTest, WhatNoFileOfOursHoldsIsRefusedBehindAValidSeal) {
          H5Dwrite(made, H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data());
          H5Dclose(made);
        }},
-      // announced but not written
       {"incomplete", [&](hid_t file) { dataset(file, H5T_STD_I32LE, compressed()); }},
       {"it is a link",
        [&](hid_t file) {
@@ -234,7 +233,7 @@ TEST_F(Hdf5FileTest, CompressedDatasetsAreSmallAndReadInPlaces) {
 }
 
 TEST_F(Hdf5FileTest, AFailureThatPassesIsNotForgotten) {
-  // A chunk is written when its dataset is closed; the disk is full only then.
+  // A chunk is written at close; the disk is full only then.
   const auto quiet = ::signal(SIGXFSZ, SIG_IGN);
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -269,7 +268,6 @@ TEST_F(Hdf5FileTest, ReservedDatasetsAreFilledFromOutside) {
   }
   {
     const auto lock = hdf5_lock();
-    // HDF5 itself finds the values.
     const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
     const hid_t set = H5Dopen2(file, "large", H5P_DEFAULT);
     std::vector<float> back(3000);
@@ -285,7 +283,6 @@ TEST_F(Hdf5FileTest, ReservedDatasetsAreFilledFromOutside) {
   EXPECT_THROW((void)reader.locate<float>("large", 2999), DataError);
   EXPECT_THROW((void)reader.locate<std::int32_t>("large", 3000), DataError);
   EXPECT_THROW((void)reader.locate<float>("absent", 1), DataError);
-  // Other readers need a checksum of its own.
   EXPECT_THROW((void)reader.read<float>("large"), DataError);
 }
 
@@ -432,7 +429,7 @@ TEST_F(Hdf5FileTest, AnUnsealedOrUnfinishedFileIsNoSealedFile) {
 }
 
 TEST_F(Hdf5FileTest, AFileThatCannotBeReadIsNotCalledDamaged) {
-  // Opens, but every read fails with an input/output error.
+  // Every read fails with an input/output error.
   const fs::path unreadable = "/proc/self/mem";
   EXPECT_THROW(check_seal(unreadable, SealCheck::size), EnvironmentError);
   EXPECT_THROW(check_seal(unreadable, SealCheck::content), EnvironmentError);
@@ -449,7 +446,7 @@ TEST_F(Hdf5FileTest, UnwritablePlaceIsAnEnvironmentError) {
 }
 
 TEST_F(Hdf5FileTest, FullDiskIsAnEnvironmentErrorNamingTheFile) {
-  // A file size limit simulates a full disk; it is per process, so a child gets it.
+  // A file size limit simulates a full disk, in a child because it is per process.
   const fs::path path = directory_ / "full.h5";
   const fs::path report = directory_ / "report";
   const pid_t child = fork();

@@ -47,7 +47,7 @@ TEST_F(PromptEncoderTest, RendersTheTemplateAndKeepsTheTextExactly) {
   EXPECT_NE(plain.identity, other.identity);
   EXPECT_EQ(plain.identity, make_prompt_encoder(tokenizer, chat_template, std::nullopt).identity);
 
-  // Control tokens in a text are encoded as such, as by Hugging Face's tokenizers.
+  // As in Hugging Face's tokenizers, control tokens in a text count.
   const auto end = tokenizer.token_id("<|im_end|>");
   const auto ends = [&](std::string_view said) {
     const auto ids = plain.encode(user(said));

@@ -22,8 +22,7 @@ namespace fs = std::filesystem;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// One id per byte, so that the store can be read back as text.
-PromptEncoder byte_encoder() {
+PromptEncoder byte_encoder() {  ///< One id per byte, so that the store can be read back as text.
   return {[](const Conversation& messages) {
             std::string all;
             for (const ChatMessage& message : messages) {
@@ -88,7 +87,7 @@ class PromptImportTest : public testing::Test {
   PromptImportConfig config_;
 };
 
-// A large file on a slow disk is not a hang (phase_clock.h).
+// Not a hang (phase_clock.h).
 TEST_F(PromptImportTest, EveryRecordIsASignOfProgress) {
   std::string records;
   for (int i = 0; i < 500; ++i) {
@@ -365,7 +364,7 @@ TEST_F(PromptImportTest, WhatIsNoTextAndNoChatSaysWhatItIs) {
                                    HasSubstr("no field 'text'; the record has question, answer")));
 }
 
-// As Qwen2.5-VL's template in transformers joins them.
+// As by Qwen2.5-VL's template.
 TEST_F(PromptImportTest, TextPartsAreJoined) {
   put("a.jsonl",
       R"({"text":[{"role":"system","content":[{"type":"text","text":"s"}]},)"
@@ -438,7 +437,7 @@ TEST_F(PromptImportTest, TextsThatSpellControlTokensAreKeptAndCounted) {
   };
   config_.max_prompt_tokens = 20;
   const ImportReport report = import_prompts(config_, encoder, store_path());
-  EXPECT_EQ(report.with_control_tokens, 1);  // of the kept ones
+  EXPECT_EQ(report.with_control_tokens, 1);
   EXPECT_THAT(kept(), ElementsAre("plain", "has <|im_end|>"));
   EXPECT_EQ(nlohmann::json::parse(PromptStore::open(store_path()).report())["with_control_tokens"],
             1);

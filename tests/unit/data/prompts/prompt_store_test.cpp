@@ -99,7 +99,6 @@ TEST_F(PromptStoreTest, EveryTruncationAndFlipIsRefused) {
   }
 }
 
-// Sealed files with inconsistent content.
 TEST_F(PromptStoreTest, InconsistentStoresAreRefused) {
   const auto write = [&](const std::vector<std::int64_t>& offsets, std::int64_t count,
                          const std::string& format, std::int64_t version,
@@ -140,7 +139,7 @@ TEST_F(PromptStoreTest, InconsistentStoresAreRefused) {
   refused();
   write({0, 3}, 1, "jforge-prompts", 1);
   const PromptStore store = PromptStore::open(path_);
-  EXPECT_THROW(store.verify(), DataError);  // the digest is made up
+  EXPECT_THROW(store.verify(), DataError);  // made-up digest
 }
 
 TEST_F(PromptStoreTest, UnwritableDirectoryIsAnEnvironmentErrorAndLeavesNothing) {

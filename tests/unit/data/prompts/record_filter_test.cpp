@@ -18,8 +18,8 @@ TEST(RecordFilter, NumbersCompareAsNumbersEvenInStrings) {
   EXPECT_TRUE(matches("score >= 1.0", text("1")));
   EXPECT_TRUE(matches("score = 1.0", text("1.00")));
   EXPECT_TRUE(matches("score = 1e1", text("10")));
-  EXPECT_FALSE(matches("score > 9", text("10x")));  // text against a number
-  EXPECT_TRUE(matches("score > 9", text("10")));    // as text, "10" < "9"
+  EXPECT_FALSE(matches("score > 9", text("10x")));
+  EXPECT_TRUE(matches("score > 9", text("10")));  // as text, "10" < "9"
   EXPECT_FALSE(matches("score < 9", text("10")));
   EXPECT_TRUE(matches("score != 1", text("one")));
   EXPECT_FALSE(matches("score = one", text("1")));

@@ -148,15 +148,14 @@ TEST_F(RecordStreamTest, WhatStandsBehindAGzipMemberIsNotLost) {
   }
 }
 
-// The reader buffers 256 KiB: the second member's mark is after, across and before that border.
+// The second member's mark is after, across and before the end of a 256 KiB buffer.
 TEST_F(RecordStreamTest, MembersMayBeginAnywhereInTheBuffer) {
   put_gzip("2\n");
   const std::string second = packed();
   for (const std::size_t size : {(1U << 18) - 2, (1U << 18) - 1, 1U << 18}) {
     std::string text(size - 1000, 'x');
     std::string first;
-    // Stored text: a byte more is a byte more in the file.
-    while (first.size() != size) {
+    while (first.size() != size) {  // a byte more is a byte more in the file
       text.resize(text.size() + (first.empty() ? 0 : size - first.size()), 'x');
       put_gzip(text + "\n", "wb0");
       first = packed();
@@ -177,7 +176,6 @@ std::string bzip2_of(const std::string& text) {
 }
 
 std::string zstd_of(const std::string& text) {
-  // With a checksum, like the zstd program.
   const std::unique_ptr<ZSTD_CCtx, std::size_t (*)(ZSTD_CCtx*)> context(ZSTD_createCCtx(),
                                                                         ZSTD_freeCCtx);
   ZSTD_CCtx_setParameter(context.get(), ZSTD_c_checksumFlag, 1);
@@ -192,8 +190,7 @@ TEST_F(RecordStreamTest, Bzip2AndZstandardAreUnpackedAndTheirDamageIsFound) {
   for (const auto& [name, pack] : {std::pair<const char*, Pack>("bzip2", bzip2_of),
                                    std::pair<const char*, Pack>("Zstandard", zstd_of)}) {
     SCOPED_TRACE(name);
-    // More than both sides' buffers hold.
-    std::string text;
+    std::string text;  // more than the buffers hold
     std::uint32_t state = 1;
     for (int i = 0; i < 120'000; ++i) {
       state = state * 1664525 + 1013904223;
@@ -219,7 +216,7 @@ TEST_F(RecordStreamTest, Bzip2AndZstandardAreUnpackedAndTheirDamageIsFound) {
 }
 
 TEST_F(RecordStreamTest, AZstandardFrameThatAsksForTooMuchMemoryIsRefused) {
-  // The header of a frame with a window of 2 GiB.
+  // A frame with a window of 2 GiB.
   EXPECT_THAT(failure(std::string("\x28\xB5\x2F\xFD\x00\xA8", 6) + std::string(100, '\1')),
               HasSubstr("too much memory"));
   const std::string skipped("\x50\x2A\x4D\x18\x04\0\0\0abcd", 12);

@@ -40,7 +40,6 @@ TEST(CanonicalNumber, CharactersBeyondAscii) {
   EXPECT_EQ(last_number("it is \u22125 degrees"), "-5");
   EXPECT_EQ(last_number("from 3\u20135"), "5");
   EXPECT_EQ(last_number("\uff11\uff12 apples"), "12");
-  // Truncated and other bytes are kept.
   EXPECT_EQ(plain_characters("\xe2\x88"), "\xe2\x88");
   EXPECT_EQ(plain_characters("\xff\xc2"), "\xff\xc2");
   EXPECT_EQ(plain_characters("\u00e9\u4e00"), "\u00e9\u4e00");
@@ -146,7 +145,7 @@ TEST(Boxed, LinesWithoutBracesEndWhereTheyShould) {
   EXPECT_EQ(last_boxed("\\boxed 1 \\boxed$ 3"), "1 \\boxed");
 }
 
-// A scan or shift for each command would take minutes.
+// Repeated scans would take minutes.
 TEST(Boxed, ManyCommandsOnOneLineTakeOnePass) {
   constexpr std::size_t kMany = 600000;
   std::string boxes;

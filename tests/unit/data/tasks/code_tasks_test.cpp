@@ -36,15 +36,13 @@ TEST(CodeBlocks, FindsClosedAndCutBlocks) {
   EXPECT_THAT(texts("```py\ncut"), ElementsAre("py:cut"));
   EXPECT_THAT(texts("```python\n```\n```\nz\n```"), ElementsAre("python:", ":z\n"));
   EXPECT_THAT(texts("```python\ns = 'a ``` b'\nt\n```"), ElementsAre("python:s = 'a ``` b'\nt\n"));
-  // In a list item, the fence's indentation is not part of the code.
   EXPECT_THAT(texts("1. It is:\n\n   ```python\n   def f():\n       return 1\n\n   ```\n"),
               ElementsAre("python:def f():\n    return 1\n\n"));
   EXPECT_THAT(texts("- a\n\t```\n\tx\n y\n\t```\n"), ElementsAre(":x\ny\n"));
   EXPECT_THAT(texts("1. ```python\n   def f():\n       return 1\n   ```\n"),
               ElementsAre("python:def f():\n    return 1\n"));
   EXPECT_THAT(texts("a\n* ```\n  x\n  ```\n"), ElementsAre(":x\n"));
-  // Only the common indentation is removed, and none after other words, which may continue a
-  // function.
+  // Only common indentation is removed, and none after other words.
   EXPECT_THAT(texts("    ```python\ndef f(x):\n    return x\n    ```\n"),
               ElementsAre("python:def f(x):\n    return x\n"));
   EXPECT_THAT(texts("It is: ```python\n    return x\n```\n"), ElementsAre("python:    return x\n"));
@@ -71,7 +69,7 @@ TEST(Programs, KnowWhatTheyDefine) {
 TEST(Programs, CompletionsStandBehindThePrompt) {
   const std::string prompt = "from typing import List\ndef f(x):\n    pass\n";
   const TaskRecord record{"humaneval/0", {{"prompt", prompt}, {"entry_point", "f"}}};
-  // The prompt stays even if the completion defines the function again, because it may use it.
+  // The completion may use the prompt's definitions.
   for (const char* const completion : {"    return x\n", "def f(x: List):\n    return 1\n",
                                        "    return 1\n\ndef f(x):\n    return 2\n"}) {
     EXPECT_EQ(program_from_completion(record, completion), prompt + completion);
@@ -92,7 +90,6 @@ TEST(Programs, ThePreambleImportsNumpyOnlyWhereItIsNamed) {
 
 TEST(Completions, EndBeforeTheEarliestStop) {
   EXPECT_EQ(cut_at("abcdef", {"e", "c", "x"}), "ab");
-  // "B1" begins before "1" and ends after it.
   EXPECT_EQ(cut_at("aB1c", {"1", "B1"}), "a");
   EXPECT_EQ(cut_at("abc", {}), "abc");
 }

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""data/tasks/code/evalplus_sanitizer.py: examples of each rule, its search against the rule's definition, and hostile
-texts."""
+"""data/tasks/code/evalplus_sanitizer.py: its rules on examples, its search, and hostile texts."""
 
 import pathlib
 import random
@@ -43,7 +42,6 @@ class Rules(unittest.TestCase):
         self.check("def f(x):\n    return 1\nsome words between\ndef f(x):\n    y = x\n    return y",
                    "def f(x):\n    y = x\n    return y")
         self.check("def f(x):\n    return 1\nsome words between\ndef f(x):\n    return 2", "def f(x):\n    return 1")
-        # Blank lines do not count, comments do.
         self.check("def f(x):\n    return 1\n\n\n\nsome words between\n# two\ndef f(x):\n    return 2", "def f(x):\n    return 2")
 
     def test_a_program_of_one_line_is_taken_as_it_is(self):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""data/tasks/code/evalplus_call.py and evalplus_oracle.py: arguments and comparisons as in EvalPlus' two releases."""
+"""data/tasks/code/evalplus_call.py and evalplus_oracle.py: as in EvalPlus' two releases."""
 
 import json
 import pathlib

@@ -50,7 +50,7 @@ class Gsm8kTaskTest : public testing::Test {
 TEST_F(Gsm8kTaskTest, ExtractionFollowsItsRule) {
   EXPECT_TRUE(passes("3 + 4 = 7\n#### 7", "7"));
   EXPECT_TRUE(passes("#### $1,200.00 dollars\nQuestion: 5", "1200"));
-  // GSM8K's form, as in lm-eval's strict match; whatever follows is ignored.
+  // As lm-eval's strict match; the rest is ignored.
   EXPECT_TRUE(passes("#### 7\nmore #### 8", "7"));
   EXPECT_TRUE(passes("3 + 15 = 18\n#### 18\n\nQuestion: How many?\n9 * 11 = 99\n#### 99", "18"));
   EXPECT_TRUE(passes("#### 1. Add\n#### $1,200.\n#### 9", "1200"));
@@ -63,7 +63,7 @@ TEST_F(Gsm8kTaskTest, ExtractionFollowsItsRule) {
   EXPECT_TRUE(passes("\\boxed{x = \\$18}", "18"));
   EXPECT_TRUE(passes("\\boxed{\\frac{1}{2}}", "0.5"));
   EXPECT_TRUE(passes("The answer is 42.", "42"));
-  EXPECT_TRUE(passes("####\nI think it is 42", "42"));  // nothing after the mark
+  EXPECT_TRUE(passes("####\nI think it is 42", "42"));
   EXPECT_TRUE(passes("\\boxed{none} but 6", "6"));
   EXPECT_TRUE(passes("#### -3", "-3"));
   EXPECT_FALSE(passes("#### 8\n\\boxed{7} 7", "7"));
@@ -80,7 +80,6 @@ TEST_F(Gsm8kTaskTest, TheFormThatWasAskedForComesFirst) {
   task_ = make_task("gsm8k", {.prompt_style = "cot_boxed"});
   EXPECT_TRUE(passes("#### Step 1: compute\n#### 2. Then\n\\boxed{42}", "42"));
   EXPECT_TRUE(passes("\\boxed{none} so\n#### 42\nof 50", "42"));
-  // The model answers in GSM8K's form, then invents a question.
   EXPECT_TRUE(passes("so\n#### 18\n\nQuestion: How many?\nAnswer: \\boxed{99}", "18"));
   EXPECT_TRUE(passes("\\boxed{18}\n#### 18\n\n\\boxed{99}", "18"));
   EXPECT_TRUE(passes("50, then 42", "42"));

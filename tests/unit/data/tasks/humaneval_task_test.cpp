@@ -48,7 +48,6 @@ TEST(HumanevalTask, TheFirstPythonBlockThatDefinesTheFunctionIsTheProgram) {
   EXPECT_EQ(extracted("```\ndef area(r): 1\n```\n```python\n" + body + "```"), whole);
   EXPECT_EQ(extracted("```python\n" + body), whole);  // cut by the token limit
   EXPECT_EQ(extracted(body), whole);
-  // Helpers before the function stay.
   EXPECT_EQ(extracted("```python\nimport re\ndef g():\n    pass\n" + body + "```"),
             kPrefix + "import re\ndef g():\n    pass\n" + body);
 }
@@ -64,7 +63,7 @@ TEST(HumanevalTask, WhatDoesNotDefineTheFunctionContinuesThePrompt) {
 TEST(HumanevalTask, OtherStylesCutAtTheirStops) {
   const std::string prompt = record().fields.at("prompt");
   EXPECT_EQ(extracted("    return 1\n\nprint(area(1))", "lm-eval"), prompt + "    return 1\n");
-  // The prompt is not prepended, whether or not the function is defined.
+  // The prompt is not prepended.
   EXPECT_EQ(extracted("def area(r):\n\treturn 1\n```\nexplained", "evalplus"),
             "def area(r):\n    return 1");
   EXPECT_EQ(extracted("    return 1", "evalplus"), "    return 1");
@@ -148,7 +147,6 @@ TEST(HumanevalTask, LimitsAreThoseOfTheProgramsNamed) {
   }
 }
 
-/// A problem whose prompt imports nothing.
 TaskRecord bare_record() {
   TaskRecord bare = record();
   bare.fields["prompt"] = "def area(r: float):\n    \"\"\" circle \"\"\"\n";
@@ -185,7 +183,6 @@ TEST(HumanevalTask, EvalPlusSanitizesBeforeItGrades) {
     EXPECT_EQ(verdict.answer, program);
     EXPECT_EQ(make_task(name)->grade(answer, record(), &runner).status, VerdictStatus::fail);
   }
-  // Cut within a character.
   const auto task = make_task("humaneval", {.prompt_style = "evalplus"});
   const Verdict cut = task->grade(program + "  # \xE2\x82\nx = '\xF0", record(), &runner);
   EXPECT_EQ(cut.status, VerdictStatus::pass) << cut.reason;
@@ -211,7 +208,6 @@ TEST(HumanevalTask, WithEvalPlusOnlyTheTestSeesWhatThePromptDefines) {
             VerdictStatus::pass);
 }
 
-/// Reports `status` for every run.
 class EndingRunner final : public CodeRunner {
  public:
   explicit EndingRunner(CodeRunStatus status) : status_(status) {}
@@ -265,8 +261,7 @@ TEST(HumanevalPlus, ComparesReturnedValuesOnBaseAndFurtherInputs) {
   const Verdict right = grade("def area(r):\n    return 3.14159265358979 * r ** 2\n");
   EXPECT_EQ(right.status, VerdictStatus::pass);
   EXPECT_EQ(right.base_status, VerdictStatus::pass);
-  // Canonical solution, program and comparison, once for each list.
-  EXPECT_EQ(runner.runs, 6);
+  EXPECT_EQ(runner.runs, 6);  // two lists, each for canonical solution, program and comparison
   EXPECT_EQ(runner.last.call_seconds, (std::vector<double>{10.0, 10.0, 10.0}));
 
   const Verdict half = grade("def area(r):\n    return 3.14159265358979 * r * abs(r)\n");

@@ -16,7 +16,7 @@ std::string found(std::string_view completion, MathAnswerForm form = MathAnswerF
 TEST(FindMathAnswer, RulesInTheirOrder) {
   EXPECT_EQ(found("so $\\boxed{\\frac{1}{2}}$."), "boxed:\\frac{1}{2}");
   EXPECT_EQ(found("first \\boxed{1} then \\fbox{2}"), "boxed:2");
-  EXPECT_EQ(found("\\boxed{ $7$. }"), "boxed: $7$. ");  // unchanged
+  EXPECT_EQ(found("\\boxed{ $7$. }"), "boxed: $7$. ");
   EXPECT_EQ(found("thus $\\boxed 5$ holds"), "boxed:5");
   EXPECT_EQ(found("Final Answer: The final answer is $\\frac34$. I hope it is correct."),
             "minerva:\\frac34");
@@ -77,13 +77,13 @@ TEST(StringRule, SpellingsOfOneAnswer) {
   EXPECT_TRUE(string_equal("(1, 2)", "(1,2)"));
   EXPECT_TRUE(string_equal("\\frac1{72}", "\\frac{1}{72}"));
   EXPECT_FALSE(string_equal("\\frac{1}{2}", "\\frac{1}{3}"));
-  EXPECT_FALSE(string_equal("abc=5", "5"));  // longer names are not dropped
+  EXPECT_FALSE(string_equal("abc=5", "5"));
   EXPECT_FALSE(string_equal("5", "$5$"));
   EXPECT_FALSE(string_equal("5", "5."));
   EXPECT_FALSE(string_equal("1000", "1,000"));
 }
 
-/// Verdicts that the published program gave, including its errors.
+/// The published program's verdicts.
 TEST(StringRule, ErrsAsTheOriginalDoes) {
   EXPECT_TRUE(string_equal("112/3", "11 2/3"));
   EXPECT_TRUE(string_equal("x=5", "y=5"));

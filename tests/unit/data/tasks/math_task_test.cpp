@@ -74,7 +74,7 @@ TEST(MathTask, PromptStyles) {
   }
 }
 
-/// Returns the status and the rules that accept the answer.
+/// Status and accepting rules.
 std::string rules_of(const Verdict& verdict) {
   std::string text(to_string(verdict.status));
   for (const auto& [rule, right] : verdict.rules) {
@@ -170,7 +170,6 @@ TEST(MathTask, All500AnswersEqualThoseOfTheirSolutions) {
       const auto verdict = task->grade(task->extract(solution, records[i]), records[i], nullptr);
       EXPECT_EQ(verdict.status, VerdictStatus::pass) << records[i].id << " " << verdict.reason;
       const std::string& next = records[(i + 1) % records.size()].fields.at("answer");
-      // Two neighbours are "5" and "x=5".
       if (next != records[i].fields.at("answer") && next.find('=') == std::string::npos) {
         EXPECT_EQ(rules_of(task->grade(next, records[i], nullptr)), "fail")
             << records[i].id << " " << next;

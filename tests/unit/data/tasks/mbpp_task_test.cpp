@@ -170,7 +170,7 @@ TEST(MbppTask, OnlyTheTestProblemsAreLoaded) {
                DataError);
 }
 
-/// The order of a set of texts depends on the hash seed.
+/// A set's order depends on the hash seed.
 TEST(MbppPlus, TheOldRulesDoNotTakeOrdersOfSetsThatAgreeByAccident) {
   if (!PythonCodeRunner::available()) {
     GTEST_SKIP() << "no " << test::kPython;
@@ -213,7 +213,6 @@ TEST(MbppTask, TheRealFilesLoadWhole) {
   EXPECT_EQ(make_task("mbpp_plus@0.1.0")->load(data).size(), 399u);
   EXPECT_EQ(make_task("humaneval")->load(data).size(), 164u);
   EXPECT_EQ(make_task("humaneval_plus")->load(data).size(), 164u);
-  // EvalPlus shows the problem as in its file.
   for (const char* name : {"mbpp_plus", "mbpp_plus@0.1.0"}) {
     const auto plus = make_task(name, {.prompt_style = "evalplus"});
     for (const TaskRecord& problem : plus->load(data)) {
@@ -221,7 +220,6 @@ TEST(MbppTask, TheRealFilesLoadWhole) {
                 evalplus_prompt(problem.fields.at("prompt")).messages.at(0).content);
     }
   }
-  // The prompts' examples are records 1 to 3.
   const std::string evalchemy = full.prompt(all[10]).messages.at(0).content;
   const std::string raw = make_task("mbpp", {.prompt_style = "lm-eval"})->prompt(all[10]).prefix;
   for (std::size_t i = 1; i <= 3; ++i) {

@@ -42,7 +42,7 @@ TEST(WilsonInterval, RefusesWhatIsNoShare) {
   EXPECT_THROW((void)wilson_interval(std::nan(""), 3), InternalError);
 }
 
-/// Computed separately in Python from Newcombe's method 10.
+/// Computed in Python from Newcombe's method 10.
 TEST(PairedDifferenceInterval, HasTheMethodsValues) {
   expect_interval(paired_difference_interval({36, 2, 12, 0}), 0.0569, 0.3404);
   expect_interval(paired_difference_interval({43, 0, 8, 5}), 0.0446, 0.2525);
@@ -52,8 +52,7 @@ TEST(PairedDifferenceInterval, HasTheMethodsValues) {
   EXPECT_THROW((void)paired_difference_interval({}), InternalError);
 }
 
-/// Probability that the interval contains the true difference, over all outcomes of `n` problems
-/// whose cells have these probabilities.
+/// Coverage over all outcomes of `n` problems whose cells have these probabilities.
 double coverage(int n, double both, double only_first, double only_second) {
   const double neither = 1 - both - only_first - only_second;
   double covered = 0;

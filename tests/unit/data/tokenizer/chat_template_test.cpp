@@ -1,5 +1,3 @@
-/// Chat templates of models: where they are found, what they render, and what is refused.
-
 #include "data/tokenizer/chat_template.h"
 
 #include <gmock/gmock.h>
@@ -39,7 +37,7 @@ ChatTemplate parsed(const std::string& jinja) {
   return ChatTemplate::parse(jinja, "test", {{"bos_token", "<B>"}, {"eos_token", "<E>"}});
 }
 
-/// Returns the system text that a ChatML template adds to a conversation without one.
+/// The system text that ChatML adds.
 std::optional<std::string> default_system(const ChatTemplate& chat) {
   const std::string text = chat.render(Conversation{{"user", "Hi"}}, false);
   const std::string begin = "<|im_start|>system\n";
@@ -92,10 +90,9 @@ TEST(ChatTemplate, PlainChatMlHasNoSystemText) {
 }
 
 // Rendered by Jinja2 3.1 (trim_blocks, lstrip_blocks, enable_thinking = false, bos <B>, eos <E>)
-// from published texts, which are not ours to keep here. All but two are in chat_templates of the
-// Python package trl 1.16.0; the last is in models/templates of llama.cpp, in the sources of
-// llama-cpp-python 0.3.36; qwen3_thinking.jinja should hold qwen3_thinking_template of unsloth
-// 2026.10.9's chat_templates.py.
+// from texts that are not ours to keep: chat_templates of the Python package trl 1.16.0, except
+// models/templates of llama.cpp (in llama-cpp-python 0.3.36) for the last, and
+// qwen3_thinking_template of unsloth 2026.10.9's chat_templates.py for qwen3_thinking.jinja.
 TEST(ChatTemplate, OtherFamiliesRenderAsTheirJinjaFilesDo) {
   const std::vector<std::pair<Conversation, bool>> conversations = {
       {{{"user", " Hi\n"}}, true},
@@ -187,7 +184,6 @@ TEST(ChatTemplate, OtherFamiliesRenderAsTheirJinjaFilesDo) {
   }
 }
 
-// As Mistral's templates do.
 TEST(ChatTemplate, ATemplateRefusesConversationsItself) {
   const ChatTemplate chat = parsed(
       "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
@@ -234,7 +230,6 @@ TEST(ChatTemplate, TemplatesThatPrintSpecialTokensTakeTheTokenizers) {
   }
 }
 
-/// As in transformers.
 TEST(ChatTemplate, SpecialTokensComeFromEitherFile) {
   const ScratchDirectory directory;
   directory.write("chat_template.jinja",
@@ -283,7 +278,6 @@ TEST(ChatTemplate, LoadReadsEitherFile) {
   EXPECT_EQ(default_system(ChatTemplate::load(directory.path())), "You are a helpful assistant.");
   directory.write("chat_template.jinja", kQwen15);
   EXPECT_EQ(default_system(ChatTemplate::load(directory.path())), "You are a helpful assistant");
-  // A supported template is not overruled.
   EXPECT_EQ(default_system(ChatTemplate::load(directory.path(), {.force_chatml = true})),
             "You are a helpful assistant");
 }
@@ -329,14 +323,13 @@ TEST(ChatTemplate, LoadTriesTheTemplate) {
                   .render(Conversation{{"user", "a"}}, false),
               "<|im_start|>user\na<|im_end|>\n");
   }
-  // The template's own refusal is not a reason: another conversation may be valid.
+  // Another conversation may be valid.
   directory.write("chat_template.jinja",
                   "{% if messages[0].role != 'system' %}{{ raise_exception('no system text') }}"
                   "{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}");
   const ChatTemplate chat = ChatTemplate::load(directory.path(), {.force_chatml = true});
   EXPECT_EQ(chat.render(Conversation{{"system", "a"}, {"user", "b"}}, true), "ab");
   EXPECT_THROW((void)chat.render(Conversation{{"user", "b"}}, true), DataError);
-  // Nor is its need of a system text.
   directory.write("chat_template.jinja", "{{ messages[0].content }}{{ messages[1].content }}");
   const ChatTemplate pair = ChatTemplate::load(directory.path(), {.force_chatml = true});
   EXPECT_EQ(pair.render(Conversation{{"system", "a"}, {"user", "b"}}, true), "ab");
@@ -352,8 +345,7 @@ TEST(ChatTemplate, ThinkingIsOffUnlessItsPromptIsAskedFor) {
   EXPECT_EQ(chat.render_thinking_prompt(Conversation{{"user", "a"}}), "[a]>");
 }
 
-// Expected: render_jinja_template of transformers 5.24 with these keyword arguments,
-// enable_thinking = False and that date.
+// Expected: render_jinja_template of transformers 5.24, enable_thinking = False, that date.
 TEST(ChatTemplate, ArgumentsAreThoseOfTransformers) {
   const std::string jinja =
       "{%- if not date_string is defined %}{%- if strftime_now is defined %}"
@@ -385,7 +377,6 @@ TEST(ChatTemplate, ArgumentsAreThoseOfTransformers) {
   }
 }
 
-// Expected: the same with datetime.now() on that day.
 TEST(ChatTemplate, ADayIsPrintedAsPythonPrintsIt) {
   const auto rendered = [](const std::string& format, const char* day) {
     return ChatTemplate::parse("{{ strftime_now('" + format + "') }}", "test", {},
@@ -422,7 +413,6 @@ TEST(ChatTemplate, ArgumentsThatNoTemplateTakesAreRefused) {
   EXPECT_THROW(expect({{"strftime_now", true}}), ConfigError);
 }
 
-/// Without the header of the next answer.
 TEST(ChatTemplate, AnsweredConversationsEndBehindTheAnswer) {
   const std::string each = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
   const Conversation dialogue{{"user", "Q"}, {"assistant", "A"}};
@@ -525,7 +515,7 @@ const std::string kQwenSystem =
     "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant."
     "<|im_end|>\n";
 
-// Expected texts come from Jinja2 (trim_blocks, lstrip_blocks) on the same file.
+// Expected: Jinja2 (trim_blocks, lstrip_blocks).
 TEST_F(Qwen25Template, RendersAsTheJinjaFileDoes) {
   const ChatTemplate chat = ChatTemplate::load(directory);
   EXPECT_EQ(default_system(chat),

@@ -1,4 +1,4 @@
-/// Compares the Jinja of chat templates with jinja2 3.1.6 in transformers' sandbox.
+/// Expected: jinja2 3.1.6 in transformers' sandbox.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ void expect_all(const std::vector<Case>& cases) {
   }
 }
 
-/// Expects rendering of each parsed template to fail with these words.
+/// Rendering fails with these words.
 void expect_failures(const std::vector<Case>& cases) {
   for (const auto& [jinja, says] : cases) {
     const auto chat = ChatTemplate::parse(jinja, "test", {{"bos_token", "<B>"}});
@@ -47,8 +47,6 @@ void expect_failures(const std::vector<Case>& cases) {
     }
   }
 }
-
-// The expected texts are jinja2's.
 
 TEST(Jinja, BlanksAroundTags) {
   expect_all({{"a\n{% if true %}\n b\n{% endif %}\nc\n", "a\n b\nc"},
@@ -491,8 +489,7 @@ std::string repeated(const std::string& text, int times) {
   return all;
 }
 
-/// They must neither end the process nor keep it busy.
-TEST(Jinja, HostileTemplatesAreRefused) {
+TEST(Jinja, HostileTemplatesAreRefused) {  ///< must neither end the process nor keep it busy
   for (const std::string& jinja :
        {"{{ " + repeated("(", 10000) + "1" + repeated(")", 10000) + " }}",
         "{{ " + repeated("not ", 10000) + "1 }}", "{{ " + repeated("-", 10000) + "1 }}",
@@ -563,7 +560,6 @@ TEST(Jinja, WhatIsPrintedIsBoundedInSum) {
 }
 
 TEST(Jinja, WorkTakesSteps) {
-  // Two long texts that differ at the end.
   const std::string texts = "{% set p = 'a' * 999999 ~ 'b' %}{% set q = 'a' * 999999 ~ 'c' %}";
   const auto often = [&](const std::string& jinja) {
     return texts + "{% for i in range(99999) %}{% set x = " + jinja + " %}{% endfor %}";

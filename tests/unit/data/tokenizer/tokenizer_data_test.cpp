@@ -1,4 +1,4 @@
-/// The real Qwen2.5 vocabulary: conformance cases, round trips, Unicode's normalisation test.
+/// The real Qwen2.5 vocabulary, and Unicode's normalisation test.
 
 #include <gtest/gtest.h>
 #include <zlib.h>
@@ -75,8 +75,8 @@ TEST_F(QwenTokenizer, RoundTripOfEveryText) {
 }
 
 std::string random_text(std::mt19937& random) {
-  // Blocks in which the tokenizer's rules differ: ASCII, Latin with marks, combining marks, Hangul,
-  // CJK, white space, emoji, and anything.
+  // Blocks with different rules: ASCII, Latin, combining marks, Hangul, CJK, white space, emoji,
+  // any.
   constexpr std::array<std::pair<char32_t, char32_t>, 8> kRanges = {{{0x00, 0x7F},
                                                                      {0x80, 0x24F},
                                                                      {0x300, 0x36F},
@@ -151,7 +151,6 @@ TEST_F(QwenTokenizer, TokenizerJsonGivesTheSameIds) {
   }
 }
 
-/// Returns the five columns of a line of NormalizationTest.txt as UTF-8.
 std::array<std::string, 5> columns_of(const std::string& line, std::vector<char32_t>& first) {
   std::array<std::string, 5> columns;
   std::istringstream fields(line);
@@ -185,7 +184,7 @@ TEST_F(QwenTokenizer, UnicodeNormalizationTest) {
     ++lines;
   }
   EXPECT_GT(lines, 18000);
-  // Every character that part 1 does not list is its own normal form.
+  // Others are their own normal form.
   for (char32_t c = 0; c < 0x110000; ++c) {
     if ((c >= 0xD800 && c <= 0xDFFF) || part1.count(c) > 0) continue;
     std::string text;

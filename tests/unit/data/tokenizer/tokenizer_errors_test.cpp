@@ -1,5 +1,3 @@
-/// Damaged and unsupported tokenizer files are refused with file and field.
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +19,6 @@ using test::small_tokenizer;
 using test::TokenizerParts;
 using testing::HasSubstr;
 
-/// Returns the message of the DataError for `directory`.
 std::string refusal(const ScratchDirectory& directory) {
   try {
     (void)BytePairTokenizer::load(directory.path());
@@ -129,7 +126,6 @@ TEST(TokenizerErrors, InvalidUtf8TextNamesTheByte) {
   }
 }
 
-/// A damage of the files and the expected message.
 struct Damage {
   const char* name;
   std::function<void(TokenizerParts&)> spoil;

@@ -20,7 +20,6 @@ namespace jforge::test {
 
 namespace fs = std::filesystem;
 
-/// A directory that is removed with the object.
 class ScratchDirectory {
  public:
   ScratchDirectory() {
@@ -44,7 +43,6 @@ class ScratchDirectory {
   fs::path path_;
 };
 
-/// Directory of the shared data, or empty.
 inline fs::path shared_data() {
   fs::path directory;
   if (const char* data = std::getenv("JFORGE_TEST_DATA")) {
@@ -55,7 +53,6 @@ inline fs::path shared_data() {
   return fs::exists(directory / "qwen_tokenizer") ? directory : fs::path();
 }
 
-/// Parts of a tokenizer that tests damage or write in either form.
 struct TokenizerParts {
   nlohmann::json vocabulary = nlohmann::json::object();
   std::vector<std::string> merges;  // "left right"
@@ -67,7 +64,6 @@ struct TokenizerParts {
     return text;
   }
 
-  /// The same tokenizer as one tokenizer.json.
   [[nodiscard]] nlohmann::json tokenizer_json() const {
     using nlohmann::json;
     json added = json::array();
@@ -127,7 +123,7 @@ inline nlohmann::json added_token(const std::string& content, bool special) {
           {"rstrip", false},    {"single_word", false}, {"normalized", false}};
 }
 
-/// 256 bytes, 12 merges, 5 added tokens. Ids: bytes 0..255 by value, merges 256.., added 300...
+/// 256 bytes, 12 merges, 5 added tokens; ids: bytes 0..255, merges 256.., added 300...
 inline TokenizerParts small_tokenizer() {
   TokenizerParts parts;
   for (int byte = 0; byte < 256; ++byte) {

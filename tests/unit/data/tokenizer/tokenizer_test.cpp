@@ -1,5 +1,3 @@
-/// The tokenizer's rules on a small synthetic vocabulary.
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <zlib.h>
@@ -46,7 +44,7 @@ TEST(ByteLevel, SpellingIsABijectionOfBytes) {
   std::string all;
   for (int byte = 0; byte < 256; ++byte) all.push_back(static_cast<char>(byte));
   EXPECT_EQ(bytes_of_spelling(spell_bytes(all)), all);
-  EXPECT_EQ(bytes_of_spelling("a b"), std::nullopt);  // a blank is not part of the spelling
+  EXPECT_EQ(bytes_of_spelling("a b"), std::nullopt);
   EXPECT_EQ(bytes_of_spelling("字"), std::nullopt);
 }
 
@@ -132,7 +130,7 @@ TEST(Tokenizer, AddedTokensAreFoundLongestFirst) {
   EXPECT_THAT(tokenizer.encode("<tool>s<tool>"), ElementsAre(304, 303));
   EXPECT_THAT(tokenizer.encode("<tool"), ElementsAre('<', 't', 'o', 'o', 'l'));
   EXPECT_THAT(tokenizer.encode("<<tool>>"), ElementsAre('<', 303, '>'));
-  // Neither merges nor the regular expression cross an added token.
+  // No merge crosses an added token.
   EXPECT_THAT(tokenizer.encode("hell<tool>o"), ElementsAre(258, 303, 'o'));
 }
 
@@ -141,7 +139,7 @@ TEST(Tokenizer, DecodesExactBytesAndSkipsSpecialTokensOnly) {
   const Ids ids = tokenizer.encode("a<tool><|im_end|>hello");
   EXPECT_EQ(tokenizer.decode(ids), "a<tool><|im_end|>hello");
   EXPECT_EQ(tokenizer.decode(ids, true), "a<tool>hello");
-  EXPECT_EQ(tokenizer.decode(Ids{0xC3}), "\xC3");  // half a character is not repaired
+  EXPECT_EQ(tokenizer.decode(Ids{0xC3}), "\xC3");
   EXPECT_EQ(tokenizer.decode(Ids{0xC3, 0xA9}), "é");
 }
 
@@ -195,7 +193,7 @@ TEST(Tokenizer, SplitExpressionFollowsQwen2) {
   EXPECT_THAT(split("a \n b   "), ElementsAre("a", " \n", " b", "   "));
   EXPECT_THAT(split("¿Qué?"), ElementsAre("¿Qué", "?"));
   EXPECT_THAT(split("\u00A0x\u0085"), ElementsAre("\u00A0x", "\u0085"));
-  // U+180E has not been white space since Unicode 6.3, unlike in PCRE2's \s.
+  // Not white space since Unicode 6.3, unlike in PCRE2's \s.
   EXPECT_THAT(split("!\u180E!"), ElementsAre("!\u180E!"));
 }
 
@@ -238,7 +236,6 @@ TEST(Tokenizer, AWholePieceNeedsNoMergesWhereTheyAreIgnored) {
   const auto without = BytePairTokenizer::load(ignored.path());
   EXPECT_GT(with_merges.encode("worhe").size(), 1U);
   EXPECT_THAT(without.encode("worhe"), ElementsAre(290));
-  // A piece that is not a token is merged.
   EXPECT_EQ(without.encode("worhes"), with_merges.encode("worhes"));
   EXPECT_EQ(without.encode(" worhe"), with_merges.encode(" worhe"));
   EXPECT_EQ(without.encode("hello wor"), with_merges.encode("hello wor"));
@@ -298,7 +295,6 @@ TEST(Tokenizer, DigitsAndMissingBytesAsInSmolLM2) {
   directory.write("tokenizer_config.json", parts.config.dump());
   const BytePairTokenizer tokenizer = BytePairTokenizer::load(directory.path());
   const BytePairTokenizer complete = load_small();
-  // The byte without a token is lost.
   EXPECT_EQ(tokenizer.encode("x\x04 42"), complete.encode("x 42"));
   EXPECT_EQ(tokenizer.encode(std::string(2000, '\x04') + "he"), complete.encode("he"));
   EXPECT_TRUE(tokenizer.encode(std::string(2000, '\x04')).empty());
@@ -318,7 +314,7 @@ TEST(Tokenizer, SplitExpressionsOfAnotherDialectAreRefused) {
       pieces({R"((?i:'s)|(?-i:x)|(?:y)|\p{L}++|a{1,3}|a{1,3}?|a{2}|[{,}+]\{,3\}\p{Lu}+)"}, "x"));
 }
 
-/// Byte-pair encoding by definition, O(n^2).
+/// By definition, O(n^2).
 Ids merge_by_definition(const std::string& text, const std::vector<MergeTable::Rule>& rules) {
   Ids ids;
   for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
@@ -343,7 +339,7 @@ TEST(MergeTable, AgreesWithTheDefinitionAtEveryLength) {
   std::array<TokenId, 256> bytes{};
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<TokenId>(i);
   for (int round = 0; round < 40; ++round) {
-    // Random rules over three letters; a rule may use the product of another.
+    // A rule may use another's product.
     Ids symbols{'a', 'b', 'c'};
     std::vector<MergeTable::Rule> rules;
     std::map<std::pair<TokenId, TokenId>, bool> used;
@@ -377,7 +373,7 @@ TEST(Tokenizer, TimeIsNearLinearInOneLongWord) {
   EXPECT_EQ(tokenizer.encode(std::string(1 << 20, '\n')).size(), 1U << 20);
   EXPECT_EQ(tokenizer.encode(std::string(1 << 20, '<')).size(), 1U << 20);
   const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin);
-  // About one second if linear, even under a sanitizer; hours if quadratic.
+  // About a second if linear; hours if quadratic.
   EXPECT_LT(seconds.count(), 60.0);
 }
 
@@ -410,7 +406,7 @@ TEST(Tokenizer, TokenizerJsonGivesTheSameIds) {
   const std::string text = "hello<|im_end|> wor e\xCC\x81 I'll <tool>s 2023\r\n\t!?";
   EXPECT_EQ(whole.encode(text), split.encode(text));
 
-  // Merges as pairs, no normaliser, GPT-2's expression (which keeps digits together).
+  // Merges as pairs, no normaliser, GPT-2's expression.
   auto json = parts.tokenizer_json();
   json["model"]["merges"] = nlohmann::json::array({nlohmann::json::array({"2", "0"})});
   json["model"]["vocab"]["20"] = 256;
@@ -423,8 +419,7 @@ TEST(Tokenizer, TokenizerJsonGivesTheSameIds) {
   EXPECT_THAT(gpt2.encode("e\xCC\x81"), ElementsAre('e', 0xCC, 0x81));
 }
 
-/// As transformers 5 saves them: a template that adds nothing, padding and truncation of the last
-/// call, no added_tokens_decoder.
+/// A template that adds nothing, the last call's padding, no added_tokens_decoder.
 TEST(Tokenizer, WhatTransformers5SavesGivesTheSameIds) {
   using nlohmann::json;
   const json text_alone = {{{"Sequence", {{"id", "A"}, {"type_id", 0}}}}};
@@ -489,7 +484,6 @@ TEST(Tokenizer, CompressedFilesGiveTheSameTokenizer) {
   EXPECT_EQ(a.content_hash(), b.content_hash());
   EXPECT_EQ(a.encode("hello wor"), b.encode("hello wor"));
 
-  // A truncated or foreign .gz is refused, not half read.
   std::ifstream file(packed.path() / "merges.txt.gz", std::ios::binary);
   const std::string whole{std::istreambuf_iterator<char>(file), {}};
   packed.write("merges.txt.gz", whole + "a b\n");

@@ -203,7 +203,7 @@ TEST_F(TrajectoryStoreTest, AShardThatHasChangedIsNotRemembered) {
   const fs::path path = write_shard(0, {1, 2});
   ShardIndexLog(directory_, 0).append(TrajectoryReader(path).info());
   ASSERT_TRUE(ShardIndex::read(directory_).find(path));
-  // Same size and time of modification, as in a restored backup: only the bytes differ.
+  // Only the bytes differ, as in a restored backup.
   std::string bytes = read_file(path);
   const auto modified = fs::last_write_time(path);
   bytes[bytes.size() / 2] ^= 1;
@@ -226,9 +226,8 @@ TEST_F(TrajectoryStoreTest, EveryByteIsCheckedBeforeARememberedShardIsRead) {
   bytes[bytes.size() / 2] ^= 1;
   put(path, bytes);
   EXPECT_THROW((void)store.read(1), DataError);
-  // The index is dropped: the next start reads all shards.
+  // The next start reads all shards.
   EXPECT_TRUE(ShardIndex::files(directory_).empty());
-  // Another shard under the remembered name.
   fs::remove(path);
   write_shard(0, {1, 3});
   EXPECT_THROW((void)TrajectoryStore::of({found}).read(1), DataError);
@@ -252,7 +251,7 @@ TEST_F(TrajectoryStoreTest, ADamagedIndexIsNamedAndItsShardsAreReadAgain) {
     std::string bytes = whole;
     const bool flips = trial % 2 == 0;
     if (flips) {
-      // Not the newline: a line without it counts as torn by a kill.
+      // Without the newline, a line counts as torn by a kill.
       bytes[stream.below(whole.size() - 1)] ^= static_cast<char>(1 << stream.below(8));
     } else {
       bytes.resize(stream.below(whole.size()));
@@ -269,10 +268,9 @@ TEST_F(TrajectoryStoreTest, ADamagedIndexIsNamedAndItsShardsAreReadAgain) {
     EXPECT_EQ(ShardIndex::read(directory_).damage().size(), 1U) << foreign;
     EXPECT_EQ(TrajectoryStore::open_complete(directory_, expected).files_opened(), 3);
   }
-  // Sealed, but not ours.
   put(path, seal_json(R"({"shard":"lease-00000000.h5","bytes":"x"})") + "\n");
   EXPECT_EQ(ShardIndex::read(directory_).damage().size(), 1U);
-  // A line of an earlier version, without the count of ended answers.
+  // An earlier version's line.
   std::string earlier = whole.substr(0, whole.find(",\"checksum\"")) + "}";
   const std::size_t member = earlier.find("\"ended_by_eos\"");
   earlier.erase(member, earlier.find(',', member) + 1 - member);
@@ -283,8 +281,7 @@ TEST_F(TrajectoryStoreTest, ADamagedIndexIsNamedAndItsShardsAreReadAgain) {
   EXPECT_EQ(TrajectoryStore::open_complete(directory_, expected).files_opened(), 3);
 }
 
-/// As after copying the directory, which changes every file's time: rank 0 remembers anew what
-/// another rank's index has with the old time.
+/// As after copying the directory, which changes every file's time.
 TEST_F(TrajectoryStoreTest, AnOutdatedLineOfAnotherRankHidesNoNewerOne) {
   const fs::path shard = write_shard(0, {1});
   const ShardInfo info = TrajectoryReader(shard).info();
@@ -467,7 +464,7 @@ TEST_F(TrajectoryStoreTest, EarlierVersionsAreReadAndLaterOnesRefused) {
   }
 }
 
-// A seal cannot detect a file that was written wrongly.
+// Written wrongly, then sealed.
 TEST_F(TrajectoryStoreTest, SealedButInconsistentShardsAreRefused) {
   const auto refused = [&](const std::string& dataset, const auto& values,
                            const std::string& expected) {
@@ -546,7 +543,7 @@ TEST_F(TrajectoryStoreTest, WriterRefusesWhatIsNotItsLease) {
   Trajectory invalid = make_trajectory(2);
   invalid.eos_position = 1 << 20;
   EXPECT_THROW(writer.append(invalid), InternalError);
-  EXPECT_THROW(static_cast<void>(writer.finish()), InternalError);  // prompt 2 is missing
+  EXPECT_THROW(static_cast<void>(writer.finish()), InternalError);
   EXPECT_TRUE(fs::is_empty(directory_));
 }
 

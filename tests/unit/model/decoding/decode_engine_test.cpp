@@ -1,5 +1,4 @@
-/// Continuous batching: results do not depend on other sequences, prompts are cut, slots are
-/// reused.
+/// Continuous batching: results do not depend on other sequences, slots are reused.
 
 #include "model/decoding/decode_engine.h"
 
@@ -33,7 +32,6 @@ DecodeRequest request(PromptId id) {
           .eos_ids = {3}};
 }
 
-/// Returns a decoder whose method depends on the id.
 std::unique_ptr<SequenceDecoder> decoder_for(PromptId id) {
   switch (id % 5) {
     case 0:

@@ -85,7 +85,7 @@ class JacobiInvariants : public testing::TestWithParam<std::tuple<int, int, int>
   [[nodiscard]] std::uint64_t seed() const {
     return static_cast<std::uint64_t>(std::get<1>(GetParam()));
   }
-  /// Models from nothing guessable to everything guessable.
+  /// From nothing guessable to everything.
   [[nodiscard]] FakeDecodeModel model() const {
     return FakeDecodeModel({.local = static_cast<std::uint64_t>(std::get<2>(GetParam()))});
   }
@@ -115,8 +115,7 @@ TEST_P(JacobiInvariants, TokensEqualGreedyInEveryWindow) {  // I1
   }
 }
 
-/// (tokens − 1) / forwards is within [1, n], each forward accepts a token or more, and the model
-/// runs a pass for each forward and for the prefill only.
+/// (tokens − 1) / forwards is within [1, n]; no other passes than prefill and forwards.
 void expect_bounds(const DecodeResult& result, std::int64_t tokens, std::int32_t n,
                    std::int64_t passes) {
   EXPECT_EQ(result.prefill_forwards, 1);

@@ -1,8 +1,7 @@
 #pragma once
 
-/// A decode model without arithmetic that detects misuse of its cache: a cell stores the prefix
-/// that it was computed from, and a prediction depends on every visible cell. Cells are in pages,
-/// as in a transformer's cache, and are lost with them.
+/// A decode model without arithmetic that detects misuse of its cache: a cell stores its prefix,
+/// and a prediction depends on every visible cell.
 
 #include <algorithm>
 #include <cstdint>
@@ -24,12 +23,11 @@ class FakeDecodeModel final : public DecodeModel {
     std::int32_t num_slots = 8;
     std::int32_t slot_capacity = 512;
     std::int32_t branch_rows = 0;
-    /// As in InferenceTransformer::Options.
     std::int64_t cache_pages = 0;
     std::int32_t vocabulary = 17;
-    /// How many of 8 tokens have a successor that depends on them alone, which Jacobi can guess.
+    /// Of 8 tokens, those whose successor depends on them alone, which Jacobi can guess.
     std::uint64_t local = 5;
-    /// Probability of a random prediction, as by arithmetic that is not reproducible.
+    /// Probability of a random prediction.
     double flip_rate = 0;
   };
 
@@ -67,7 +65,7 @@ class FakeDecodeModel final : public DecodeModel {
     expect(output == predictions.size(), "too many predictions");
   }
 
-  /// Logits of a fresh forward over `prefix`; their argmax is next().
+  /// Of a fresh forward; their argmax is next().
   [[nodiscard]] std::vector<float> next_logits(std::span<const TokenId> prefix) const {
     return logits_of(folded(prefix), prefix.back());
   }
@@ -92,12 +90,11 @@ class FakeDecodeModel final : public DecodeModel {
   }
   [[nodiscard]] std::int64_t free_pages() const { return pages_.free_pages(); }
 
-  /// The prediction of a fresh forward over `prefix`.
+  /// By a fresh forward.
   [[nodiscard]] TokenId next(std::span<const TokenId> prefix) const {
     return choose(folded(prefix), prefix.back());
   }
 
-  /// Greedy continuation of `prompt` by fresh forwards.
   [[nodiscard]] std::vector<TokenId> greedy(std::span<const TokenId> prompt,
                                             std::size_t count) const {
     std::vector<TokenId> all(prompt.begin(), prompt.end());
@@ -180,7 +177,7 @@ class FakeDecodeModel final : public DecodeModel {
   [[nodiscard]] std::int64_t slot_pages() const {
     return jforge::cache_pages(options_.slot_capacity, options_.branch_rows);
   }
-  /// Branches begin with a page of their own, because the capacity is whole pages.
+  /// Branches begin with their own page.
   [[nodiscard]] std::int64_t paged(std::int64_t row) const {
     const std::int64_t capacity = options_.slot_capacity;
     return row < capacity ? row : jforge::cache_pages(capacity) * kCachePageRows + row - capacity;
@@ -199,7 +196,6 @@ class FakeDecodeModel final : public DecodeModel {
     return at(slot, row);
   }
 
-  /// Invalidates the content of a slot's pages.
   void forget(std::int32_t slot) {
     for (std::int64_t index = 0; index < slot_pages(); ++index) {
       const std::int32_t page = pages_.table().slot(slot)[index];
@@ -209,7 +205,7 @@ class FakeDecodeModel final : public DecodeModel {
     }
   }
 
-  /// Folds what the row at `place` sees of positions 0 … end − 1.
+  /// Folds what the row at `place` sees before `end`.
   std::uint64_t folded_to(const CacheRow& place, std::int32_t end) {
     std::uint64_t folded = 0;
     for (std::int32_t position = 0; position < end; ++position) {
@@ -246,7 +242,7 @@ class FakeDecodeModel final : public DecodeModel {
   std::int64_t calls_ = 0;
 };
 
-/// Returns a prompt of `length` ids below `vocabulary`, different for each id.
+/// Ids below `vocabulary`, different for each `id`.
 inline std::vector<TokenId> random_prompt(PromptId id, std::size_t length,
                                           std::uint64_t vocabulary) {
   RandomStream stream(7, RandomPurpose::test, 0, static_cast<std::uint64_t>(id));
@@ -257,10 +253,10 @@ inline std::vector<TokenId> random_prompt(PromptId id, std::size_t length,
   return prompt;
 }
 
-/// Results of a decoder's next forward, which a test may change.
+/// A test may change them.
 using Predictions = std::vector<std::vector<TokenId>>;
 
-/// Forwards the decoder's pending rows in slot 0, without the engine, and advances it.
+/// Forwards pending rows in slot 0, without the engine.
 template <typename Tamper>
 void drive_step(SequenceDecoder& decoder, DecodeModel& model, const Tamper& tamper) {
   std::vector<DecodeRow> rows;
@@ -302,7 +298,7 @@ void drive_step(SequenceDecoder& decoder, DecodeModel& model, const Tamper& tamp
   model.keep_branches(kept);
 }
 
-/// Drives one decoder to its end. `after_step` is called after every advance().
+/// Calls `after_step` after every advance().
 template <typename AfterStep>
 DecodeResult drive(SequenceDecoder& decoder, DecodeModel& model, const AfterStep& after_step) {
   while (!decoder.finished()) {

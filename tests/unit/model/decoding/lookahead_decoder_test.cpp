@@ -1,5 +1,4 @@
-/// Lookahead decoding: greedy decoding's tokens at every setting, and the window's mask (METHOD.md
-/// §6.3).
+/// Lookahead decoding (METHOD.md §6.3): greedy tokens at every setting, and the mask.
 
 #include "model/decoding/lookahead_decoder.h"
 
@@ -64,7 +63,7 @@ TEST(Lookahead, TokensAreGreedysAtEverySettingWhateverTheWindowPredicts) {
             const auto result = drive(*make_lookahead_decoder(asked, options), fake);
             expect_greedy(result, greedy, ngram);
             saved += greedy.forwards - result.forwards;
-            // Random predictions in the window may cost forwards, never a token.
+            // Random predictions may cost forwards, never a token.
             RandomStream stream(seed, RandomPurpose::test);
             const auto decoder = make_lookahead_decoder(asked, options);
             while (!decoder->finished()) {
@@ -87,7 +86,6 @@ TEST(Lookahead, TokensAreGreedysAtEverySettingWhateverTheWindowPredicts) {
   EXPECT_GT(saved, 0) << "no n-gram was ever accepted: the test says nothing";
 }
 
-/// The text, the first level up to the column, and the column.
 TEST(Lookahead, AColumnSeesTheFirstLevelUpToItselfAndItsOwnTokens) {
   auto fake = fake_model(0);
   const auto asked = request(5, 40);
@@ -130,7 +128,7 @@ TEST(Lookahead, AColumnSeesTheFirstLevelUpToItselfAndItsOwnTokens) {
   EXPECT_EQ(deepest, 2U) << "three levels, the first among the sequence's own rows";
 }
 
-/// A repetitive text is guessed N tokens at a time.
+/// N tokens at a time.
 TEST(Lookahead, ATextOfLocalRulesTakesFewForwards) {
   std::int64_t forwards = 0;
   std::int64_t tokens = 0;

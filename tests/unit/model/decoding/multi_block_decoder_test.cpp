@@ -1,5 +1,5 @@
-/// Multi-block decoding with rejection recycling: invariants I18 to I22 and I24 over a fake model,
-/// also with an adversary's unverified predictions, and its rules by hand.
+/// Multi-block decoding with rejection recycling: I18 to I22 and I24 over a fake model, also
+/// against an adversary, and its rules by hand.
 
 #include "model/decoding/multi_block_decoder.h"
 
@@ -38,8 +38,8 @@ std::size_t leading_matches(std::span<const TokenId> draft, std::span<const Toke
   return accepted;
 }
 
-/// Replaces every unverified prediction: those after the first rejection of each branch of the
-/// real-active block, and all of pseudo blocks. They become drafts and pool.
+/// Replaces unverified predictions: those after a branch's first rejection, and all of pseudo
+/// blocks.
 class Adversary {
  public:
   explicit Adversary(std::uint64_t seed, TokenId favourite = -1)
@@ -69,7 +69,7 @@ class Adversary {
 };
 
 DecodeResult drive_tampered(SequenceDecoder& decoder, DecodeModel& model, Adversary& adversary) {
-  drive_step(decoder, model, [](const Predictions&) {});  // the prefill is verified
+  drive_step(decoder, model, [](const Predictions&) {});
   while (!decoder.finished()) {
     drive_step(decoder, model,
                [&](Predictions& predictions) { adversary.tamper(decoder, predictions); });
@@ -174,7 +174,7 @@ TEST(MultiBlock, NoRowIsBetterThanTheOneThatIsKept) {  // I19
           if (!pending[i].alternative) {
             continue;
           }
-          // That row's whole draft, verified from its beginning.
+          // That row's whole draft.
           const auto fork = static_cast<std::size_t>(pending[i].first_position - before);
           std::vector<TokenId> draft(pending[0].tokens.begin(),
                                      pending[0].tokens.begin() + static_cast<std::ptrdiff_t>(fork));
@@ -352,7 +352,6 @@ TEST(NgramPool, KeepsTheNewestDifferentSequences) {  // I22
   EXPECT_EQ(none.size(), 0U);
 }
 
-/// Advances with given outcomes for every pending branch.
 Commit advance(SequenceDecoder& decoder, const Predictions& predictions) {
   std::vector<BranchOutcome> outcomes;
   for (const auto& own : predictions) {
@@ -384,7 +383,7 @@ TEST(MultiBlock, ABlockIsSpawnedRefinedPromotedAndVerifiedAnew) {
   advance(*decoder, {{draft[1], 50, 51, 52}});
   ASSERT_EQ(decoder->pending().size(), 1U);
   EXPECT_EQ(ids(decoder->pending()[0].tokens), (std::vector<TokenId>{50, 51}));
-  // The third: 60 is predicted after the block, and the pool has no continuation of it.
+  // 60 is predicted after the block; the pool cannot continue it.
   advance(*decoder, {{53, 60}});
   auto pending = decoder->pending();
   ASSERT_EQ(pending.size(), 2U);
@@ -396,8 +395,7 @@ TEST(MultiBlock, ABlockIsSpawnedRefinedPromotedAndVerifiedAnew) {
   const auto pseudo = ids(pending[1].tokens);
   ASSERT_EQ(pseudo.size(), 4U);
   EXPECT_EQ(pseudo[0], 60);
-  // The pseudo block accepts two and keeps its other predictions; the real-active one is complete,
-  // and its successor 70 replaces 60.
+  // The pseudo block accepts two; the real-active one is complete, and 70 replaces 60.
   const Commit commit = advance(*decoder, {{70}, {pseudo[1], 61, 62, 63}});
   EXPECT_EQ(commit.branch, 0U);
   EXPECT_EQ(commit.rows, 1);
@@ -439,17 +437,17 @@ TEST(MultiBlock, ClonesCopyTheRealActiveDraft) {
 
 TEST(MultiBlock, ARejectedTailComesBackAsACandidateAndWins) {
   const auto decoder = started({.blocks = 1, .verification_size = 2, .ngram_pool = 8});
-  // Only the first is accepted; the draft and the tail 41, 42, 43 are dropped.
+  // The draft and the tail 41, 42, 43 are dropped.
   advance(*decoder, {{40, 41, 42, 43}});
   ASSERT_EQ(decoder->pending().size(), 1U) << "nothing in the pool begins with 40";
   EXPECT_EQ(ids(decoder->pending()[0].tokens), (std::vector<TokenId>{40, 41, 42}));
-  // 41 comes again, a place later: the tail continues it, completed with the draft's own end.
+  // The tail continues 41, completed with the draft's end.
   advance(*decoder, {{41, 20, 21}});
   auto pending = decoder->pending();
   ASSERT_EQ(pending.size(), 1U) << "(40, 41 was right)";
   EXPECT_EQ(ids(pending[0].tokens), std::vector<TokenId>{20});
   advance(*decoder, {{41}});
-  // A new block begins with 41: candidates from the pool, the newest first.
+  // Candidates from the pool, the newest first.
   pending = decoder->pending();
   ASSERT_EQ(pending.size(), 2U);
   const auto plain = ids(pending[0].tokens);
@@ -459,7 +457,7 @@ TEST(MultiBlock, ARejectedTailComesBackAsACandidateAndWins) {
   EXPECT_EQ(pending[1].first_position, decoder->kv_length() + 1);
   const auto other = ids(pending[1].tokens);
   ASSERT_EQ(other.size(), 3U);
-  // The candidate is right to its end, the plain draft only in its first token.
+  // Right to its end, unlike the plain draft.
   const std::int64_t before = decoder->kv_length();
   const Commit commit = advance(*decoder, {{other[0], 1, 2, 3}, {other[1], other[2], 90}});
   EXPECT_EQ(commit.branch, 1U);
@@ -472,20 +470,18 @@ TEST(MultiBlock, WhatStoodBeforeIsTheFirstCandidate) {
   auto decoder = make_multi_block_decoder(
       {.id = 3, .prompt = {7, 8, 60, 61, 62, 63, 9, 8, 50, 9}, .max_new_tokens = 100},
       {.block_size = 4, .blocks = 1, .verification_size = 2, .ngram_pool = 8, .match_length = 2});
-  // The text has 9, 8 and an earlier 8: two matching tokens come first, then the newest.
+  // Two matching tokens come first, then the newest.
   advance(*decoder, {{8}});
   auto pending = decoder->pending();
   ASSERT_EQ(pending.size(), 2U);
   EXPECT_TRUE(pending[1].alternative);
   EXPECT_EQ(pending[1].first_position, decoder->kv_length() + 1);
-  // Cut to the draft's length, or completed with the draft's own end.
   EXPECT_EQ(ids(pending[1].tokens), (std::vector<TokenId>{50, 9, 8}));
-  // It wins except for its last token; 70 is new to the text and the pool.
+  // 70 is new to text and pool.
   EXPECT_EQ(advance(*decoder, {{50, 1, 2, 3}, {9, 70, 71}}).rows, 2);
   EXPECT_EQ(ids(decoder->pending()[0].tokens), (std::vector<TokenId>{70}));
   EXPECT_EQ(decoder->pending().size(), 1U);
-  // A new block begins with 60, which occurred once, without 70.
-  advance(*decoder, {{60}});
+  advance(*decoder, {{60}});  // A new block begins with 60, which occurred once, without 70.
   pending = decoder->pending();
   ASSERT_EQ(pending.size(), 2U);
   const std::int64_t shared = pending[1].first_position - decoder->kv_length();
@@ -507,8 +503,7 @@ TEST(MultiBlock, ATextThatRepeatsGoesOnPastItsEnd) {
 }
 
 TEST(MultiBlock, WithoutPoolAndBlocksLookupsAloneBeatThePlainDraft) {
-  // A text of period 5, which prompt lookup knows.
-  std::vector<TokenId> prompt;
+  std::vector<TokenId> prompt;  // A text of period 5, which prompt lookup knows.
   for (TokenId i = 0; i < 15; ++i) {
     prompt.push_back(20 + i % 5);
   }

@@ -1,5 +1,4 @@
-/// Sampling by every method has the tokens and the distribution of decoding one token at a time
-/// (METHOD.md §6.6, I23).
+/// Sampling by every method equals decoding one token at a time (METHOD.md §6.6, I23).
 
 #include <gtest/gtest.h>
 
@@ -22,7 +21,6 @@ namespace {
 
 using Maker = std::function<std::unique_ptr<SequenceDecoder>(DecodeRequest)>;
 
-/// Every method, with drafts of different lengths and origins.
 std::map<std::string, Maker> methods() {
   std::map<std::string, Maker> makers;
   for (const std::int32_t n : {1, 2, 5, 16}) {
@@ -130,7 +128,7 @@ TEST(SampledDecoding, EveryMethodGivesArsTokensInAnyBatch) {  // I23
   EXPECT_GT(saved, 0) << "no draft was ever accepted: the test says nothing";
 }
 
-/// Compares with fresh forwards and a separate sampler, with penalties for all earlier tokens.
+/// With penalties for all earlier tokens.
 TEST(SampledDecoding, ArSamplesEachTokenBehindAllBeforeIt) {
   auto model = fake_model(3);
   for (const auto& [setting, sampling] : kSettings) {
@@ -167,7 +165,7 @@ TEST(SampledDecoding, AGreedySequenceMayShareABatchWithOneThatSamples) {
   EXPECT_EQ(tokens[7], decode(alone, 1, make_greedy_decoder, {.temperature = 1}).at(7).tokens);
 }
 
-/// A fixed draft token, verified at the same place by many requests.
+/// Verified at the same place by many requests.
 class FixedDraft final : public SequenceDecoder {
  public:
   FixedDraft(DecodeRequest request, TokenId first, TokenId draft)
@@ -206,8 +204,7 @@ class FixedDraft final : public SequenceDecoder {
   bool finished_ = false;
 };
 
-/// A draft token x is accepted with probability p(x), always if it is 1; a replacement is
-/// distributed as the other tokens.
+/// Accepted with probability p(x); a replacement is distributed as the other tokens.
 TEST(SampledDecoding, AFixedDraftIsAcceptedByItsProbability) {  // I23
   const std::vector<TokenId> prompt{1, 2, 3, 4};
   const SamplingOptions sampling{.temperature = 1, .top_k = 4, .seed = 6};
@@ -243,7 +240,7 @@ TEST(SampledDecoding, AFixedDraftIsAcceptedByItsProbability) {  // I23
   }
 }
 
-/// Compares the counts of all three-token answers with the product of their tokens' distributions.
+/// Against the product of the tokens' distributions.
 TEST(SampledDecoding, AnswersFollowTheLawOfSamplingOneByOne) {  // I23
   constexpr std::int32_t kFew = 4;
   constexpr PromptId kDraws = 3000;

@@ -22,7 +22,6 @@ void advance(SequenceDecoder& decoder, std::vector<TokenId> predictions) {
   decoder.advance({&outcome, 1});
 }
 
-/// Requires a decoder with one branch.
 std::span<const TokenId> draft_of(const SequenceDecoder& decoder) {
   EXPECT_EQ(decoder.pending().size(), 1U);
   EXPECT_EQ(decoder.pending().front().first_position, decoder.kv_length());
@@ -85,7 +84,7 @@ TEST(DecodingCost, TheFirstTokenOfEachSequenceIsThePrefills) {
   EXPECT_FALSE(DecodingCost{}.tokens_per_forward_with_prefill().has_value());
 }
 
-/// A Jacobi decoder after its prefill, with f = 10 and the draft [10, r_1 … r_{n−1}] pending.
+/// After the prefill, with f = 10 and the draft [10, r_1 … r_{n−1}].
 std::unique_ptr<SequenceDecoder> started(DraftWindow window, std::int64_t max_new_tokens,
                                          std::vector<TokenId> eos_ids = {}) {
   auto decoder = make_jacobi_decoder({.id = 3,
@@ -105,7 +104,7 @@ TEST(RunningWindow, RejectionKeepsThePredictionsAndRefills) {
   ASSERT_EQ(draft.size(), 4U);
   EXPECT_EQ(draft[0], 10);
   EXPECT_TRUE(drawn_from(std::span(draft).subspan(1), {100, 101, 102}));
-  // Only draft[1] is right: a = 2, the next draft is [g_1, g_2, g_3 | a filler].
+  // Only draft[1] is right: a = 2; then [g_1, g_2, g_3 | a filler].
   advance(*decoder, {draft[1], 50, 51, 52});
   EXPECT_EQ(decoder->kv_length(), 5);
   const auto next = ids(draft_of(*decoder));
@@ -239,7 +238,7 @@ TEST(EndOfSequence, AfterTheLastAllowedTokenIsNotAskedFor) {
   }
 }
 
-/// The first end of sequence at every offset of the first three blocks.
+/// At every offset of the first three blocks.
 TEST(EndOfSequence, AnywhereInTheAnswerGivesGreedyTokensInEveryMode) {
   FakeDecodeModel fake({.vocabulary = static_cast<std::int32_t>(kVocabulary)});
   const std::int32_t n = 4;
@@ -290,9 +289,11 @@ TEST(CompleteBlocks, CutTheAnswerAtTAndNotTheBlocks) {
   FakeDecodeModel fake({.vocabulary = static_cast<std::int32_t>(kVocabulary), .local = 0});
   const auto prompt = random_prompt(1, 4, kVocabulary);
   const auto text = fake.greedy(prompt, 12);
-  // The end of sequence is in the last block, but after T.
-  const DecodeRequest request{
-      .id = 1, .prompt = prompt, .max_new_tokens = 9, .eos_ids = {text[10]}};
+  const DecodeRequest request{// in the last block, but after T
+                              .id = 1,
+                              .prompt = prompt,
+                              .max_new_tokens = 9,
+                              .eos_ids = {text[10]}};
   ASSERT_EQ(std::ranges::count(text, text[10]), 1);
   const auto decoder = make_jacobi_decoder(
       request, {.block_size = 4, .complete_blocks = true, .record_states = true});

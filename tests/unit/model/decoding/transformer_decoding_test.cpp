@@ -52,8 +52,7 @@ struct Model {
   std::unique_ptr<KernelSet> kernels;
 };
 
-/// Random weights of ten times the usual size, so that answers vary.
-struct RandomModel : Model {
+struct RandomModel : Model {  ///< ten times the usual weights, so that answers vary
   RandomModel() : Model(tiny_config(true)) {
     initialise_weights(table, flat(), 5, config.num_layers);
     auto* const values = reinterpret_cast<float*>(memory.data());
@@ -65,7 +64,6 @@ struct RandomModel : Model {
   }
 };
 
-/// Counts the branch rows that become a sequence's.
 class CountingModel final : public DecodeModel {
  public:
   explicit CountingModel(DecodeModel& model) : model_(model) {}
@@ -201,7 +199,7 @@ TEST(TransformerDecoding, EveryMethodSamplesTheSameTokensInEveryBatch) {  // I23
     asked.sampling = sampling;
     return asked;
   };
-  // Few rows at once: logits come in several parts.
+  // Logits come in several parts.
   auto transformer = model.transformer(8, 160, 50);
   const auto ar = decode(transformer, 1, kPrompts,
                          [&](PromptId id) { return make_greedy_decoder(sampled(id)); });
@@ -320,7 +318,7 @@ std::vector<float> logits_after(InferenceTransformer& transformer, std::int32_t 
   return values;
 }
 
-/// Continues decoding's cache in slot 0, and computes the same from scratch in slot 1.
+/// Slot 0 continues decoding's cache, slot 1 starts from scratch.
 TEST(TransformerDecoding, CacheOfCommittedTokensEqualsAFreshForwardBitForBit) {  // I5
   RandomModel model;
   auto transformer = model.transformer(2, 160);

@@ -12,7 +12,6 @@ struct Heads {
 
 const Heads kHeads[] = {{4, 4, 32}, {14, 2, 64}, {3, 1, 8}, {6, 2, 20}, {2, 1, 128}};
 
-/// Returns the keys that a row sees, in logical order.
 std::vector<std::int64_t> visible_keys(const PackedLayout& layout, std::int64_t row) {
   std::vector<std::int64_t> keys;
   for (const AttentionSegment& segment : layout.segments) {
@@ -59,7 +58,7 @@ Doubles reference(const Doubles& q, const Doubles& k, const Doubles& v, const Pa
   return output;
 }
 
-/// Samples of random lengths, plain causal or [prompt | clean | noisy] with one of the three masks.
+/// Plain causal or [prompt | clean | noisy] with one of the three masks.
 PackedLayout random_layout(unsigned seed, std::int64_t samples, std::int64_t longest) {
   std::mt19937 generator(seed);
   const auto draw = [&](std::int64_t low, std::int64_t high) {
@@ -127,8 +126,7 @@ PackedLayout causal(std::int64_t rows) { return {rows, {{0, rows, 0, 0, 0}}}; }
 
 class Attention : public KernelTest {
  protected:
-  /// Forwards the problem's rows in chunks through `slot` of three; `order` seeds the order of
-  /// pages.
+  /// In chunks through `slot` of three; `order` seeds the order of pages.
   Floats cached(KernelSet& kernels, const Problem& p, std::int32_t slot, std::int64_t chunk,
                 float garbage, unsigned order = 0) {
     const FullSlots slots(3, p.layout.num_rows / kCachePageRows + 1, order);
@@ -170,8 +168,7 @@ TEST_P(Attention, PackedMatchesTheReferenceOnRandomLayouts) {
 TEST_P(Attention, LargeScoresStaySafe) {
   Problem p({2, 1, 16}, causal(150), 3, 40.0F);
   p.forward(*kernels_);
-  // Scores of some thousands have fp32 errors of about 1e-4 absolute, which become relative errors
-  // of probabilities.
+  // Scores of some thousands have errors of about 1e-4.
   EXPECT_LT(relative_error(p.output, reference(to_double(p.q), to_double(p.k), to_double(p.v),
                                                p.layout, p.heads)),
             5e-3);
@@ -208,7 +205,7 @@ TEST_P(Attention, MixedRowsOfManySlotsEqualRowsAlone) {
   Floats keys = random_floats(shape.elements(), 31);
   Floats values = random_floats(shape.elements(), 32);
   const PagedCache cache{view(keys, shape), view(values, shape), slots.table()};
-  // Unordered: adjacent rows of a slot, jumps back, and the same place twice.
+  // Adjacent rows of a slot, jumps back, and a repeated place.
   const std::vector<CacheRow> rows = {{2, 5},   {2, 6}, {2, 100}, {2, 3}, {0, 0},
                                       {3, 129}, {0, 0}, {1, 63},  {1, 64}};
   const auto count = static_cast<std::int64_t>(rows.size());
@@ -230,8 +227,7 @@ TEST_P(Attention, MixedRowsOfManySlotsEqualRowsAlone) {
   }
 }
 
-/// A sequence and branches that fork at several positions, in one call: each row has the bits of
-/// the same keys in a sequence of its own, also after a branch is copied into place.
+/// Branches fork at several positions; one is then copied into place.
 TEST_P(Attention, AlternativesEqualSequencesOfTheirOwn) {
   unsigned order = 0;
   for (const Heads heads : {Heads{4, 2, 32}, Heads{6, 2, 20}, Heads{2, 1, 16}}) {
@@ -248,7 +244,7 @@ TEST_P(Attention, AlternativesEqualSequencesOfTheirOwn) {
     cache_write(*kernels_, rows, view(main.k, main.key_shape()), view(main.v, main.key_shape()),
                 cache);
     rows.clear();
-    std::vector<Problem> alone;  // each branch on its own
+    std::vector<Problem> alone;
     std::int32_t next = 150;
     for (const std::int32_t fork : {64, 100, 149, 150}) {
       Problem p(heads, causal(fork + 20), 80 + static_cast<unsigned>(fork));
@@ -296,7 +292,7 @@ TEST_P(Attention, AlternativesEqualSequencesOfTheirOwn) {
 }
 
 TEST_P(Attention, TwoIntervalsEqualTheSameKeysContiguous) {
-  // A noisy row's keys, gathered in logical order into a causal sequence.
+  // A noisy row's keys as a causal sequence.
   for (const Heads heads : {Heads{4, 2, 32}, Heads{6, 2, 20}}) {
     Problem p(heads, random_layout(77, 2, 90), 41);
     p.forward(*kernels_);
@@ -331,8 +327,7 @@ TEST_P(Attention, BothInstructionSetsGiveEqualBits) {
 }
 
 TEST_P(Attention, CleanRowsDoNotFeelNoisyRows) {
-  // Invariant I10 for the kernel.
-  const std::int64_t clean = 60;
+  const std::int64_t clean = 60;  // Invariant I10 for the kernel.
   PackedLayout layout{100, {{0, clean, 0, 0, 0}, {clean, 80, 0, 20, clean}, {80, 100, 0, 40, 80}}};
   Problem p({4, 2, 32}, layout, 61);
   p.forward(*kernels_);
@@ -422,8 +417,7 @@ TEST_P(Attention, GradientsOfManyTilesMatchTheClosedFormAndRepeat) {
     EXPECT_LT(relative_error(gradients.q, dq), 1e-5);
     EXPECT_LT(relative_error(gradients.k, dk), 1e-5);
     EXPECT_LT(relative_error(gradients.v, dv), 1e-5);
-    // Every key has one owner, so threads do not change bits.
-    for (const int threads : {1, 2}) {
+    for (const int threads : {1, 2}) {  // Every key has one owner, so threads do not change bits.
       const ThreadCount scope(threads);
       const auto again = p.backward(*kernels_, dy);
       EXPECT_TRUE(same_bits(again.q, gradients.q) && same_bits(again.k, gradients.k) &&

@@ -1,7 +1,6 @@
-// Mixed precision: bfloat16 weights, activations and their gradients; float32 sums and parameter
-// gradients. Row-wise functions and attention must equal "widen, compute in float32, round once"
-// bit for bit, so that the float32 tests cover their mathematics; products must have their own
-// order of addition and be near the double result.
+// Mixed precision. Row-wise functions and attention must equal "widen, compute in float32, round
+// once" bit for bit, so that the float32 tests cover their mathematics; products have their own
+// order of addition and a bound against double.
 
 #include <limits>
 
@@ -23,8 +22,7 @@ BFloat16s random_rounded(std::int64_t count, unsigned seed, float scale = 1.0F) 
 
 bool same(const BFloat16s& a, const BFloat16s& b) { return a == b; }
 
-/// ‖a − b‖ / ‖b‖.
-double relative_distance(const Floats& a, const Doubles& b) {
+double relative_distance(const Floats& a, const Doubles& b) {  ///< ‖a − b‖ / ‖b‖.
   double difference = 0;
   double size = 0;
   for (std::size_t i = 0; i < b.size(); ++i) {
@@ -40,7 +38,7 @@ struct ProductShape {
   std::int64_t m, n, k;
 };
 
-/// Partial tiles and panels, odd depths, one and several blocks of K (2048 steps), several threads.
+/// Partial tiles, odd depths, several blocks of K (2048 steps), several threads.
 const std::vector<ProductShape> kShapes = {
     {1, 1, 1},     {1, 17, 5},    {7, 16, 33},  {25, 31, 2},    {6, 64, 64},   {97, 40, 130},
     {5, 70, 2049}, {3, 1090, 27}, {9, 5, 4101}, {131, 129, 65}, {300, 20, 200}};
@@ -265,8 +263,7 @@ TEST_P(Bfloat16, RmsNorm) {
                                   view(short_dw, row));
       EXPECT_TRUE(same(short_dx, rounded(dx)));
       EXPECT_TRUE(same_bits(short_dw, dw));
-      // A float32 residual stream beside bfloat16 branches.
-      Floats long_dx = widened(dx_before);
+      Floats long_dx = widened(dx_before);  // A float32 residual stream beside bfloat16 branches.
       kernels_->rms_norm(view(long_x, shape), view(weight, row), 1e-3F, view(short_y, shape), {});
       EXPECT_TRUE(same(short_y, rounded(y)));
       kernels_->rms_norm_backward(view(dy, shape), view(long_x, shape), view(weight, row),
@@ -414,8 +411,7 @@ TEST_P(Bfloat16, Attention) {
 // ---- loss
 
 TEST_P(Bfloat16, VocabularyLossFollowsFloat32OnTheSameNumbers) {
-  // Enough items for several chunks of 1024 rows.
-  constexpr std::int64_t kPairs = 700;
+  constexpr std::int64_t kPairs = 700;  // Enough items for several chunks of 1024 rows.
   const Shape hidden_shape{2 * kPairs, 19};
   const Shape head_shape{83, 19};
   const BFloat16s hidden = random_rounded(hidden_shape.elements(), 1);
@@ -444,7 +440,7 @@ TEST_P(Bfloat16, VocabularyLossFollowsFloat32OnTheSameNumbers) {
     const VocabularyLossSums sums =
         vocabulary_loss(*kernels_, view(hidden, hidden_shape), view(head, head_shape), items, 1.5F,
                         0.7F, view(hidden_gradient, hidden_shape), view(head_gradient, head_shape));
-    // Logits are float32 sums in another order.
+    // Sums in another order.
     EXPECT_NEAR(sums.consistency, expected.consistency, 1e-5 * expected.consistency);
     EXPECT_NEAR(sums.autoregressive, expected.autoregressive, 1e-5 * expected.autoregressive);
     // Logit gradients are rounded once before the products, the hidden gradient once after.

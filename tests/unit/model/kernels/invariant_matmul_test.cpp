@@ -63,7 +63,7 @@ TEST_P(InvariantMatmul, RowsKeepTheirBitsForAnyNumberOfRowsAndThreads) {
   for (const int threads : {1, 2, 3}) {
     const ThreadCount scope(threads);
     for (std::int64_t m = 1; m <= 257; ++m) {
-      // From the end, so that a row takes every place in the block.
+      // A row takes every place in the block.
       const Floats some(x.end() - m * k, x.end());
       const Floats y = product(some, m, *packed, {});
       ASSERT_TRUE(same_bits(y.data(), alone.data() + (257 - m) * n, m * n))
@@ -110,11 +110,11 @@ TEST_P(InvariantMatmul, ArgmaxFindsTheLargestLogit) {
 }
 
 TEST_P(InvariantMatmul, TiesGoToTheSmallestId) {
-  const std::int64_t k = 64;  // enough work for several threads
+  const std::int64_t k = 64;
   const std::int64_t v = 4000;
   Floats w = random_floats(v * k, 5);
   const Floats x = random_floats(k, 6);
-  // Copies of the best row in several threads' parts and panels.
+  // In several threads' parts and panels.
   const auto logit = [&](std::int64_t j) { return ordered_element(x.data(), &w[at(j * k)], k, 0); };
   std::int64_t best = 0;
   for (std::int64_t j = 1; j < v; ++j) {
@@ -172,7 +172,7 @@ Floats rounded(Floats values) {
 
 TEST_P(InvariantMatmul, Bfloat16PanelsGiveTheBitsOfTheRoundedWeight) {
   const auto other = make_cpu_kernel_set(InstructionSet::avx2);
-  // Odd depths, partial panels and groups of panels; 1030 is deeper than a cache block.
+  // Odd depths, partial panels and groups; 1030 is deeper than a cache block.
   const std::int64_t shapes[][2] = {{1, 1},    {17, 5},    {48, 33},   {100, 64},
                                     {250, 71}, {129, 513}, {33, 1030}, {200, 1025}};
   unsigned seed = 40;
@@ -232,8 +232,7 @@ TEST_P(InvariantMatmul, Bfloat16ArgmaxFindsTheSameTokens) {
 TEST_P(InvariantMatmul, Bfloat16TiesGoToTheSmallestIdAndNaNIsRefused) {
   const std::int64_t k = 65;
   const std::int64_t v = 4000;
-  // Weights that bfloat16 cannot distinguish tie.
-  Floats w(at(v * k), 0.5F);
+  Floats w(at(v * k), 0.5F);  // Weights that bfloat16 cannot distinguish tie.
   std::fill_n(w.begin() + 3000 * k, k, 1.0F + 1e-4F);
   std::fill_n(w.begin() + 1234 * k, k, 1.0F);
   const Floats x(at(k), 1.0F);
@@ -259,7 +258,7 @@ TEST_P(InvariantMatmul, Bfloat16TiesGoToTheSmallestIdAndNaNIsRefused) {
   }
 }
 
-/// bfloat16 products: pairs ascending, the odd step first, then the bias.
+/// Pairs ascending, the odd step first, then the bias.
 float paired_element(const float* x, const float* w, std::int64_t k, float bias) {
   const auto rounded = [&](const float* values, std::int64_t i) {
     return i < k ? to_float(to_bfloat16(values[i])) : 0.0F;
@@ -320,7 +319,7 @@ TEST_P(InvariantMatmul, Bfloat16ArithmeticChoosesTheLargestOfItsOwnLogits) {
 }
 
 TEST_P(InvariantMatmul, AutomaticStorageLosesNothing) {
-  // Signs of zero, subnormals, infinities and the largest finite bfloat16 are exact.
+  // All exact in bfloat16.
   Floats w(at(40 * 7), -0.0F);
   w[1] = std::numeric_limits<float>::infinity();
   w[9] = to_float(BFloat16{0x0001});
@@ -330,13 +329,13 @@ TEST_P(InvariantMatmul, AutomaticStorageLosesNothing) {
         ->dtype();
   };
   EXPECT_EQ(type_of(w), DType::bfloat16);
-  // A single element with a finer bit requires float32, even the last one.
+  // A single finer element requires float32.
   for (const std::int64_t place : {0, 139, 279}) {
     Floats finer = w;
     finer[at(place)] = std::nextafter(1.0F, 2.0F);
     EXPECT_EQ(type_of(finer), DType::float32) << place;
   }
-  Floats large(at(3000 * 300), 1.0F);  // several threads check
+  Floats large(at(3000 * 300), 1.0F);
   const auto type_of_large = [&] {
     return kernels_->pack_weight(view(large, Shape{3000, 300}), WeightStorage::automatic, account_)
         ->dtype();

@@ -1,8 +1,5 @@
 #pragma once
 
-/// Helpers of the kernel tests: random tensors, numerical gradients in double, thread counts, and
-/// this machine's instruction sets.
-
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -85,7 +82,7 @@ inline ::testing::AssertionResult same_bits(const Floats& a, const Floats& b) {
   return same_bits(a.data(), b.data(), static_cast<std::int64_t>(a.size()));
 }
 
-/// Returns max |a − b| / max |b|.
+/// max |a − b| / max |b|
 inline double relative_error(const Floats& a, const Doubles& b) {
   double worst = 0;
   double scale = 1e-30;
@@ -97,8 +94,7 @@ inline double relative_error(const Floats& a, const Doubles& b) {
   return a.size() == b.size() ? worst / scale : 1e30;
 }
 
-/// Central differences of `loss` at x. In double with h = 1e-5 their relative error is about 1e-9,
-/// far below the tested fp32 error.
+/// Central differences in double: relative error about 1e-9.
 inline Doubles numerical_gradient(const std::function<double(const Doubles&)>& loss, Doubles x) {
   constexpr double kStep = 1e-5;
   Doubles gradient(x.size());
@@ -121,7 +117,6 @@ inline double weighted_sum(const Doubles& values, const Floats& weights) {
   return sum;
 }
 
-/// Sets the number of OpenMP threads for a scope.
 class ThreadCount {
  public:
   explicit ThreadCount(int threads) : before_(omp_get_max_threads()) {
@@ -135,7 +130,7 @@ class ThreadCount {
   int before_;
 };
 
-/// A suite for each instruction set, skipped if the machine lacks it.
+/// Skipped if the machine lacks the instruction set.
 class KernelTest : public ::testing::TestWithParam<InstructionSet> {
  protected:
   void SetUp() override {

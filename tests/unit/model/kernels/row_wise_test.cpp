@@ -44,8 +44,7 @@ TEST_P(RowWise, RmsNormAndItsGradients) {
                      {});
   EXPECT_TRUE(same_bits(y, without));
 
-  // Both gradients are added to existing values.
-  Floats dx(x.size(), 0.5F);
+  Floats dx(x.size(), 0.5F);  // gradients are added to existing values
   Floats dw(weight.size(), -0.25F);
   kernels_->rms_norm_backward(view(dy, kShape), view(x, kShape), view(weight, Shape{kColumns}),
                               view(inverse, Shape{kRows}), view(dx, kShape),
@@ -214,8 +213,7 @@ TEST_P(RowWise, EmbeddingAndItsGradient) {
 }
 
 TEST_P(RowWise, RowsDoNotDependOnTheirNeighboursOrThreads) {
-  // Large enough for the parallel paths.
-  const std::int64_t rows = 300;
+  const std::int64_t rows = 300;  // Large enough for the parallel paths.
   const std::int64_t columns = 519;
   const Floats x = random_floats(rows * columns, 10);
   const Floats weight = random_floats(columns, 11);
@@ -387,8 +385,7 @@ TEST_P(RowWise, AdamWFollowsTheReference) {
       kernels_->adamw(
           settings, decay, view(gradient, Shape{count}),
           {view(parameter, Shape{count}), view(m, Shape{count}), view(v, Shape{count}), {}});
-      // torch.optim.AdamW, in double.
-      const double beta1 = static_cast<double>(settings.beta1);
+      const double beta1 = static_cast<double>(settings.beta1);  // torch.optim.AdamW, in double.
       const double beta2 = static_cast<double>(settings.beta2);
       const double rate = static_cast<double>(settings.learning_rate);
       for (std::size_t i = 0; i < p_ref.size(); ++i) {

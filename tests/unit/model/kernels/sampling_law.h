@@ -1,7 +1,5 @@
 #pragma once
 
-/// The sampling distribution, computed the plain way, and a test of draws.
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -14,7 +12,6 @@
 
 namespace jforge::test {
 
-/// Returns p(token) of each token after `before`.
 inline std::vector<double> sampling_law(const SamplingOptions& options,
                                         std::span<const float> logits,
                                         std::span<const TokenId> before) {
@@ -49,8 +46,8 @@ inline std::vector<double> sampling_law(const SamplingOptions& options,
   return weights;
 }
 
-/// Pearson's chi-square test that counts are drawn from `law`, at a level of 1 in 10,000;
-/// impossible tokens must not occur. Merges cells of fewer than five expected draws.
+/// Chi-square test of draws from `law` at a level of 1 in 10,000; impossible tokens must not occur.
+/// Merges cells of fewer than five expected draws.
 inline bool follows(std::span<const std::int64_t> counts, std::span<const double> law) {
   const auto total =
       static_cast<double>(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}));

@@ -1,4 +1,4 @@
-/// Compares the sampler with the plainly computed distribution (METHOD.md §6.6).
+/// Compares with the plainly computed distribution (METHOD.md §6.6).
 
 #include "model/kernels/token_sampler.h"
 
@@ -113,7 +113,7 @@ TEST(TokenSampler, NoiseIsNamedAndNotDrawnInOrder) {
   };
   EXPECT_GT(differ({.temperature = 1, .seed = 4}, 4), 40);
   EXPECT_GT(differ(options, 5), 40);
-  // Keeping every token takes another code path to the same token.
+  // Keeping every token is another code path.
   EXPECT_EQ(differ({.temperature = 1, .top_k = 199, .seed = 3}, 4), 0);
 }
 
@@ -136,7 +136,6 @@ TEST(TokenSampler, TemperatureZeroIsTheArgmaxAndItsLimit) {
 }
 
 TEST(TokenSampler, TheTokenThatCrossesTopPIsKept) {
-  // Probabilities 1/2, 1/4, 1/8, 1/8, in another order.
   const std::vector<float> logits{std::log(0.125F), std::log(0.5F), std::log(0.125F),
                                   std::log(0.25F)};
   const auto kept = [&](double top_p) {

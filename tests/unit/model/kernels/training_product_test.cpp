@@ -1,5 +1,4 @@
-// Training products equal a plain ordered sum bit for bit, whatever the blocking, packing, threads
-// and instruction set.
+// Equal to a plain ordered sum bit for bit.
 
 #include <gtest/gtest.h>
 
@@ -16,8 +15,7 @@ struct ProductShape {
   std::int64_t m, n, k;
 };
 
-/// Partial tiles and panels, several blocks of K (1024 steps), columns and rows, tall and wide
-/// shapes, and enough work for several threads.
+/// Partial tiles, several blocks of K (1024 steps), tall and wide shapes, several threads.
 const std::vector<ProductShape> kShapes = {
     {1, 1, 1},    {1, 17, 5},      {7, 16, 33},   {25, 31, 2},    {6, 64, 64},    {97, 40, 1030},
     {5, 1100, 1}, {3, 1090, 1027}, {200, 70, 90}, {131, 129, 65}, {30, 2100, 40}, {300, 20, 200}};

@@ -32,7 +32,7 @@ Doubles log_softmax(Doubles z) {
   return z;
 }
 
-/// Returns both sums; the teacher's distribution uses fixed values, because it is detached.
+/// The teacher is fixed, because it is detached.
 VocabularyLossSums sums_of(const Loss& l, const Doubles& hidden, const Doubles& head,
                            const Doubles& teacher_hidden, const Doubles& teacher_head) {
   VocabularyLossSums sums;
@@ -129,13 +129,13 @@ TEST_P(VocabularyLoss, SumsAndGradientsMatchFiniteDifferences) {
   EXPECT_LT(relative_error(r.head_gradient, dw), 1e-5);
   for (std::int64_t c = 0; c < l.hidden; ++c) {
     for (const std::int64_t row : {2, 3, 4, 7, 8}) {
-      // Pure teachers, rows of weight zero and rows outside the loss have no gradient.
+      // No gradient: pure teachers, weight zero, rows outside the loss.
       EXPECT_EQ(r.hidden_gradient[at(row * l.hidden + c)], 0.0F) << row;
     }
   }
 }
 
-/// The items of kItems with rows of a teacher in another order.
+/// kItems with rows of a teacher in another order.
 std::vector<LossItem> taught_items() {
   std::vector<LossItem> items = kItems;
   items[0].teacher_row = 1;  // read by distillation only
@@ -169,7 +169,7 @@ TEST_P(VocabularyLoss, WithASeparateTeacherSumsAndGradientsMatchFiniteDifference
     EXPECT_LT(relative_error(r.head_gradient,
                              numerical_gradient([&](const Doubles& x) { return loss(h, x); }, w)),
               1e-5);
-    // Cross-entropy depends on the student alone, the divergence also on the teacher.
+    // Only the divergence depends on the teacher.
     const Result own = run(*kernels_, {9, 6, 21, kItems, 1.5F, 0.8F}, hidden, head);
     const double apart = std::abs(r.sums.autoregressive - own.sums.autoregressive);
     if (ar_loss == ArLoss::cross_entropy) {
@@ -183,8 +183,7 @@ TEST_P(VocabularyLoss, WithASeparateTeacherSumsAndGradientsMatchFiniteDifference
 
 constexpr std::int32_t kManyPairs = 700;
 
-/// More gathered rows than a chunk takes: clean rows before their students', every third item
-/// without a target, every fifth without a student.
+/// More than a chunk; every third item has no target, every fifth no student.
 std::vector<LossItem> many_items(std::int32_t vocabulary) {
   std::vector<LossItem> items;
   for (std::int32_t i = 0; i < kManyPairs; ++i) {
@@ -209,7 +208,7 @@ TEST_P(VocabularyLoss, DistilledFromItselfCleanRowsHaveNoLossAndNoGradient) {
   for (std::int64_t i = 0; i < kManyPairs * l.hidden; ++i) {
     EXPECT_LT(std::abs(both.hidden_gradient[at(i)]), 1e-6F) << i;
   }
-  // Without the consistency term, the teacher's rows still serve the clean ones.
+  // Teacher rows still serve the clean ones.
   l.consistency_scale = 0.0F;
   const Teacher another{l.rows, random_floats(l.rows * l.hidden, 3), head};
   const Result alone = run(*kernels_, l, hidden, head, another);
@@ -257,7 +256,7 @@ TEST_P(VocabularyLoss, ManyChunksGiveTheSameSumsAsOneItemAtATime) {
   }
   EXPECT_LT(relative_error(all.hidden_gradient, hidden_sum), 1e-5);
   EXPECT_LT(relative_error(all.head_gradient, head_sum), 1e-5);
-  kernels_->release_work_space();  // it is allocated again
+  kernels_->release_work_space();
   const Result again = run(*kernels_, l, hidden, head);
   EXPECT_EQ(all.sums.consistency, again.sums.consistency);
   EXPECT_TRUE(same_bits(all.head_gradient, again.head_gradient));

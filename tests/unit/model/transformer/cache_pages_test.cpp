@@ -1,5 +1,4 @@
-/// Pages of the key/value cache: none is lost, shared by two slots or promised twice. Attention
-/// over them is checked while sequences come and go and freed pages hold NaN.
+/// Pages of the key/value cache: none is lost, shared by two slots or promised twice.
 
 #include "model/transformer/cache_pages.h"
 
@@ -54,7 +53,7 @@ TEST(CachePages, WhatIsPromisedIsKept) {
   EXPECT_THROW(pages.provide(2, 0), InternalError) << "those left are others'";
   for (const std::int64_t index : {3, 0, 1}) {
     pages.provide(0, index);
-    pages.provide(0, index);  // already has it
+    pages.provide(0, index);
   }
   EXPECT_THROW(pages.provide(0, 2), InternalError) << "more than it reserved";
   EXPECT_EQ(pages.table().slot(0)[2], -1);
@@ -178,8 +177,7 @@ struct Text {
   std::vector<float> q, k, v, expected;
 };
 
-/// Sequences of random lengths are forwarded in chunks, sometimes as a branch that is then copied
-/// into place. Every page without a slot holds NaN.
+/// In chunks, or as a branch that is then copied. Free pages hold NaN.
 TEST(CachePages, AttentionOverPagesThatComeAndGoHasTheBitsOfPackedAttention) {
   constexpr std::int64_t kSlots = 4;
   constexpr std::int64_t kCapacity = 256;  // rows of a sequence, before its branches

@@ -102,8 +102,7 @@ TEST_P(InferenceTransformerTest, RowsAreBitwiseEqualHoweverTheyAreCut) {
     InferenceTransformer cut = make(model_, max_rows);
     EXPECT_EQ(logits_of(cut, sequence_rows(tokens, 2)), expected) << max_rows;
   }
-  // A row per call, between rows of other slots.
-  InferenceTransformer mixed = make(model_, 0);
+  InferenceTransformer mixed = make(model_, 0);  // a row per call, between other slots
   const std::vector<TokenId> other = random_tokens(stream_, 33);
   for (std::int32_t i = 0; i < 33; ++i) {
     const auto at = static_cast<std::size_t>(i);
@@ -214,7 +213,7 @@ TEST_P(InferenceTransformerTest, Bfloat16StorageOfBfloat16WeightsChangesNoBit) {
 
 TEST_P(InferenceTransformerTest, Bfloat16StorageRoundsTheMatricesAndNothingElse) {
   const std::vector<TokenId> tokens = random_tokens(stream_, 33);
-  // The embedding lookup is exact; a tied head is rounded all the same.
+  // The embedding lookup is exact; a tied head is rounded.
   InferenceTransformer rounded = make(model_, 0, 3, WeightStorage::bfloat16);
   const std::vector<float> logits = logits_of(rounded, sequence_rows(tokens, 0));
   InferenceTransformer exact = make(model_, 0);
@@ -257,8 +256,7 @@ TEST_P(InferenceTransformerTest, RefusesMisuse) {
   EXPECT_THROW(make(model_, 0, 0), InternalError);
 }
 
-/// A draft and two branches in one call, in any chunks: each, and what follows the kept one, has
-/// the bits of a forward of its own.
+/// A draft and two branches in one call, in any chunks.
 TEST_P(InferenceTransformerTest, AlternativesEqualSequencesOfTheirOwn) {
   const std::vector<TokenId> prompt = random_tokens(stream_, 20);
   const auto with = [&](const std::vector<TokenId>& draft) {
@@ -307,7 +305,7 @@ TEST_P(InferenceTransformerTest, AlternativesEqualSequencesOfTheirOwn) {
   }
 }
 
-/// Three slots of five pages each share seven, in changing orders.
+/// Three slots of five pages share seven.
 TEST_P(InferenceTransformerTest, SlotsShareAPoolOfPages) {
   const auto make_pool = [&](std::int64_t pages) {
     return InferenceTransformer(

@@ -1,5 +1,4 @@
-/// Invariants I10, I11, I12, I14, I15, I16 and I17 of the packed forward and its losses (METHOD.md
-/// §9).
+/// Invariants I10, I11, I12, I14, I15, I16 and I17 (METHOD.md §9).
 
 #include <gtest/gtest.h>
 
@@ -21,7 +20,6 @@ using Tokens = std::vector<TokenId>;
 
 class PackedInvariants : public ::testing::Test {
  protected:
-  /// Hidden states [T, C] of a packed batch.
   std::vector<float> hidden_of(const PackedBatch& batch) {
     const ConstTensorView hidden = transformer_.forward(batch, model_.parameters);
     const std::span<const float> values = hidden.span<float>();
@@ -35,7 +33,6 @@ class PackedInvariants : public ::testing::Test {
     append_causal_sequence(batch, tokens, 1, 1.0F);
     return hidden_of(batch);
   }
-  /// Largest difference between `count` rows of two sets of hidden states.
   double row_difference(const std::vector<float>& left, std::int64_t left_row,
                         const std::vector<float>& right, std::int64_t right_row,
                         std::int64_t count) const {
@@ -118,7 +115,7 @@ TEST_F(PackedInvariants, I11NoisyRowsAreAPlainForwardOfWhatTheMaskShows) {
   constexpr std::int64_t kBlock = 4;
   constexpr std::int64_t kBlocks = 5;
   for (const std::int32_t window : {1, 2, 3, 5}) {
-    // After another sample, to show that samples of a batch do not mix.
+    // Samples of a batch do not mix.
     const std::vector<PackedSample> samples{random_sample(7, 4, 3, 2, window),
                                             random_sample(2, 6, kBlock, kBlocks, window)};
     const PackedSample& sample = samples[1];
@@ -176,7 +173,7 @@ TEST_F(PackedInvariants, I12UnderTheCleanMaskOffsetsBeforeTheFirstDifferenceAgre
 }
 
 TEST_F(PackedInvariants, I14LogitGradientsAreTheDifferenceOfTheDistributions) {
-  // With the identity as head, hidden states are logits and their gradient is dL/dlogit.
+  // With the identity as head, hidden states are logits.
   constexpr std::int64_t kWidth = 9;
   std::vector<float> head(kWidth * kWidth, 0.0F);
   std::vector<float> logits(2 * kWidth);
@@ -264,7 +261,6 @@ TEST_F(PackedInvariants, I16TokensAfterEndOfSequenceDoNotMatter) {
       EXPECT_LT(relative_difference(first.gradients, second.gradients), 1e-5);
     }
   }
-  // Without the end of sequence the same change matters.
   EXPECT_GT(std::abs(loss_of(pack_samples({&sample, 1}, {}, 1.0F), 1, 1).sums.autoregressive -
                      loss_of(pack_samples({&other, 1}, {}, 1.0F), 1, 1).sums.autoregressive),
             1e-3);

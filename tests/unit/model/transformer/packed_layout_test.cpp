@@ -19,7 +19,6 @@ using ::testing::HasSubstr;
 
 enum class RowType : std::uint8_t { prompt, clean, noisy };
 
-/// A packed row's meaning, from the storage order alone.
 struct Row {
   RowType type;
   std::int64_t block;
@@ -329,9 +328,9 @@ TEST(PackedLayout, ATeacherTakesPromptAndCleanRowsUpToTheLastThatTeaches) {
     append_causal_sequence(batch, std::vector<TokenId>{5, 6, 7}, 1, 0.25F);
     append_samples(batch, samples, {.mask = mask, .kept = KeptOffsets::all, .eos_ids = {9}}, 0.25F);
     PackedBatch teacher;
-    teacher.tokens = {1};  // is replaced
+    teacher.tokens = {1};
     take_teacher_rows(batch, teacher, false);
-    // The end of sequence is row 3 + 10 of the first two; rows before it teach.
+    // The end of sequence is row 3 + 10 of the first two.
     ASSERT_EQ(teacher.layout.segments.size(), 3U);
     EXPECT_EQ(teacher.layout.num_rows, 2 * (3 + 10) + (3 + 4 * 5));
     EXPECT_EQ(teacher.tokens.size(), static_cast<std::size_t>(teacher.layout.num_rows));
@@ -347,7 +346,7 @@ TEST(PackedLayout, ATeacherTakesPromptAndCleanRowsUpToTheLastThatTeaches) {
       const auto row = static_cast<std::size_t>(item.teacher_row);
       EXPECT_EQ(teacher.tokens[row], batch.tokens[clean]);
       EXPECT_EQ(teacher.positions[row], batch.positions[clean]);
-      // Like the clean row, it sees its own sequence up to itself.
+      // It sees its own sequence up to itself.
       for (std::int64_t key = 0; key < teacher.layout.num_rows; ++key) {
         const std::int64_t back = item.teacher_row - key;
         EXPECT_EQ(visible(teacher.layout, item.teacher_row, key),
@@ -385,7 +384,6 @@ TEST(PackedLayout, ATeacherOfAllItemsHasARowForEachTarget) {
     EXPECT_EQ(teacher.positions[row], batch.positions[clean]);
   }
   EXPECT_EQ(targets, batch.ar_targets);
-  // Only rows before the end of sequence teach.
   EXPECT_EQ(teacher.layout.num_rows, 2 + 2 * (3 + 10));
 }
 

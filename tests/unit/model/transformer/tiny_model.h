@@ -1,7 +1,5 @@
 #pragma once
 
-/// A small random model and samples for the transformer's tests.
-
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -19,8 +17,7 @@
 
 namespace jforge {
 
-/// Weights ten times the usual size, so that attention and loss are far from uniform; biases and
-/// norms differ from 0 and 1.
+/// Weights ten times the usual, so that attention and loss are far from uniform.
 struct TinyModel {
   explicit TinyModel(bool tied = false, ModelFamily family = ModelFamily::qwen2)
       : TinyModel(test::tiny_config(tied, family)) {}
@@ -51,7 +48,6 @@ struct TinyModel {
   FlatParameters parameters{table, flat(), *kernels, account};
 };
 
-/// A model's weights as bfloat16, and the same numbers as float32.
 struct RoundedModel {
   explicit RoundedModel(const TinyModel& model)
       : shorts(model.values.size()), floats(model.values.size()) {
@@ -79,7 +75,7 @@ inline std::vector<TokenId> random_tokens(RandomStream& stream, std::int64_t cou
   return tokens;
 }
 
-/// A sample whose noisy blocks share a random prefix with the clean ones, as states do.
+/// Noisy blocks share a random prefix with the clean ones.
 inline PackedSample random_sample(std::uint64_t seed, std::int64_t prompt, std::int32_t block_size,
                                   std::int64_t blocks, std::int32_t window) {
   RandomStream stream(seed, RandomPurpose::test, 1);

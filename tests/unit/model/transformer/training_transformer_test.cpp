@@ -43,7 +43,6 @@ std::vector<double> log_softmax_row(const TinyModel& model, const float* hidden,
 
 using LogRows = std::map<std::int32_t, std::vector<double>>;
 
-/// Log-probabilities, in double, of the rows that the loss uses.
 LogRows log_probabilities(TinyModel& model, TrainingTransformer& transformer,
                           const PackedBatch& batch) {
   const ConstTensorView hidden = transformer.forward(batch, model.parameters);
@@ -63,7 +62,7 @@ LogRows log_probabilities(TinyModel& model, TrainingTransformer& transformer,
   return rows;
 }
 
-/// METHOD.md §4 in double; `teacher` stays fixed while weights move, because it is detached.
+/// METHOD.md §4 in double; `teacher` is detached.
 double reference_loss(const PackedBatch& batch, const LogRows& student, const LogRows& teacher,
                       VocabularyLossSums* sums = nullptr) {
   double consistency = 0;
@@ -123,8 +122,7 @@ TEST_P(TrainingGradientTest, MatchFiniteDifferencesOfTheWholeLoss) {
   EXPECT_NEAR(sums.autoregressive, expected.autoregressive, 1e-5 * expected.autoregressive);
   EXPECT_GT(expected.consistency, 0.1);
 
-  // Along a tensor's own gradient the slope is the gradient's norm; a random direction reveals a
-  // wrong direction.
+  // The slope along the gradient is its norm; a random direction reveals a wrong one.
   RandomStream stream(9, RandomPurpose::test, 3);
   for (const ParameterEntry& entry : model.table.entries()) {
     const auto begin = static_cast<std::size_t>(entry.offset);
@@ -158,7 +156,7 @@ TEST_P(TrainingGradientTest, MatchFiniteDifferencesOfTheWholeLoss) {
         model.values = saved;
         return loss;
       };
-      // Richardson extrapolation: the fourth-order error allows a step above float32's rounding.
+      // Richardson: the step can stay above float32's rounding.
       constexpr double kStep = 6e-3;
       const double coarse = (loss_at(2 * kStep) - loss_at(-2 * kStep)) / (4 * kStep);
       const double fine = (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep);
@@ -311,7 +309,6 @@ TEST(TrainingTransformer, AnEmptyBatchStillReportsItsGroups) {
   EXPECT_EQ(std::ranges::count(gradients, 0.0F), static_cast<std::ptrdiff_t>(gradients.size()));
 }
 
-/// Records a pass' calls in order.
 class UseRecorder final : public ParameterSource, public GradientSink {
  public:
   explicit UseRecorder(TinyModel& model) : model_(model), sink_(model.sink(gradients_)) {}
@@ -353,7 +350,7 @@ TEST(TrainingTransformer, BorrowsGroupsInTheOrderOfPassUses) {
   }
 }
 
-/// Opens gradients as undefined, filled with NaN.
+/// Opens gradients filled with NaN.
 class UndefinedGradients final : public GradientSink {
  public:
   explicit UndefinedGradients(FlatGradients sink) : sink_(std::move(sink)) {}
@@ -454,9 +451,8 @@ TEST(TrainingFlops, ASeparateTeachersLogitsCountOnce) {
   const double detached = training_flops(config, batch);
   PackedBatch teacher;
   take_teacher_rows(batch, teacher, false);
-  // Of 20 kept offsets all but the last also have a target.
+  // All but the last of 20 kept offsets also have a target.
   EXPECT_DOUBLE_EQ(training_flops(config, batch) - detached, 2.0 * 19 * 24 * 37);
-  // Each of the 20 targets has a teacher row.
   take_teacher_rows(batch, teacher, true);
   EXPECT_DOUBLE_EQ(training_flops(config, batch) - detached, 2.0 * 20 * 24 * 37);
   take_teacher_rows(batch, teacher, false);
@@ -507,9 +503,8 @@ TEST(TrainingTransformer, BytesIsWhatForwardAllocates) {
 
 // ---- bfloat16
 
-/// Rounding of operands and activations in a whole backward pass, relative to float32 gradients of
-/// the same rounded weights. Weights of ten times the usual size make it four times the start's 0.6
-/// %.
+/// Relative to float32 gradients of the same rounded weights, which are ten times the usual size:
+/// four times the 0.6 % of a training's start.
 TEST(TrainingTransformerBfloat16, GradientsFollowFloat32) {
   for (const auto& [tied, family] : {std::pair(false, ModelFamily::qwen2),
                                      {true, ModelFamily::qwen2},

@@ -53,7 +53,7 @@ TEST(PairedComparison, ExactTestHasTheBinomialsValues) {
   EXPECT_NEAR(p_value(4, 4), 1, 1e-12);
 }
 
-/// Ten problems with eight equal completions each tell no more than ten verdicts.
+/// Equal completions tell no more than one.
 TEST(PairedComparison, CompletionsOfAProblemAreNotIndependent) {
   Verdicts first(10, 0.5);
   Verdicts second(10, 0.5);
@@ -63,8 +63,7 @@ TEST(PairedComparison, CompletionsOfAProblemAreNotIndependent) {
   const PairedComparison result = compare_paired(first, second);
   EXPECT_EQ(result.n, 10);
   EXPECT_NEAR(result.difference, 0.0625, 1e-12);
-  // s = 0.4612, t(9) = 2.262: 0.0625 ± 0.3299
-  EXPECT_NEAR(result.low, -0.2674, 1e-4);
+  EXPECT_NEAR(result.low, -0.2674, 1e-4);  // s = 0.4612, t(9) = 2.262: 0.0625 ± 0.3299
   EXPECT_NEAR(result.high, 0.3924, 1e-4);
   EXPECT_FALSE(result.beyond_chance());
   const PairedComparison one = compare_paired(Verdicts{0.25}, Verdicts{1});

@@ -21,7 +21,7 @@ std::vector<SurfacePoint> curve(const std::vector<double>& xs,
 }
 
 TEST(FitSurface, FindsTheCoefficientsOfACubic) {
-  // Settings from −1 to 1 need no scaling, so that the terms are x^e.
+  // Unscaled, so that the terms are x^e.
   const auto surface = fit_surface(curve({-1, -0.6, -0.2, 0, 0.2, 0.6, 1},
                                          [](double x) { return 3 - 2 * x + 0.5 * x * x * x; }));
   ASSERT_TRUE(surface);
@@ -74,7 +74,6 @@ TEST(FitSurface, NoiseDoesNotRaiseTheDegree) {
     ASSERT_TRUE(surface);
     EXPECT_GE(surface->degree, 2);
     raised += surface->degree > 4 ? 1 : 0;
-    // The noise's size, not the residuals' smaller one.
     EXPECT_GT(surface->cross_validation_error, 1);
     EXPECT_LT(surface->cross_validation_error, 5);
   }
@@ -82,7 +81,7 @@ TEST(FitSurface, NoiseDoesNotRaiseTheDegree) {
 }
 
 TEST(FitSurface, ItsErrorIsThatOfFitsWithoutThePoint) {
-  // Two settings allow only a line, whose ends are the means of the others.
+  // A line through the means of the others.
   const std::vector<double> values = {1, 2, 4, 11, 12, 15};
   std::vector<SurfacePoint> points;
   double squares = 0;
@@ -103,7 +102,6 @@ TEST(FitSurface, PointsThatTellNothingGiveNoSurface) {
   EXPECT_FALSE(fit_surface(curve({1, 2}, [](double x) { return x; })));
   EXPECT_TRUE(fit_surface(curve({1, 2, 3}, [](double x) { return x; })));
   EXPECT_FALSE(fit_surface(std::vector<SurfacePoint>{{{1}, 2}, {{1}, 3}, {{1}, 4}}));
-  // Keys that move together cannot be told apart.
   std::vector<SurfacePoint> together;
   for (const double x : {1, 2, 3, 4, 5, 6}) {
     together.push_back({{x, 10 * x}, x});

@@ -25,7 +25,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Counts calls and keeps the last reading; the callback runs on the watchdog's thread.
+/// The callback runs on the watchdog's thread.
 struct Alarm {
   std::mutex mutex;
   PhaseClock::Reading reading;
@@ -176,8 +176,7 @@ TEST(HangWatchdog, ProgressAndPhasesWithoutDeadlineKeepItQuiet) {
     }
     clock.enter("idle", 0);
     look();
-    // Signs of progress are at most twice as far apart as two looks at the clock. If this thread
-    // was delayed, the watchdog may fire: repeat with a longer deadline.
+    // If this thread was delayed, the watchdog may fire: repeat with a longer deadline.
     if (longest > deadline / 2 && deadline < std::chrono::seconds(16)) {
       continue;
     }

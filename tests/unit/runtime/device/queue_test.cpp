@@ -23,8 +23,7 @@ TEST(Queue, TheThreadQueueRunsInOrderOnOneOtherThread) {
   const auto queue = make_thread_queue();
   std::vector<int> order;
   std::vector<std::thread::id> threads;
-  // More than its first ring holds.
-  constexpr int kFunctions = 1000;
+  constexpr int kFunctions = 1000;  // More than its first ring holds.
   for (int i = 0; i < kFunctions; ++i) {
     queue->run([&, i] {
       order.push_back(i);
@@ -99,7 +98,6 @@ TEST(Queue, AThreadQueueWaitsForAnotherWithoutBlockingTheCaller) {
   EXPECT_EQ(copied, std::vector<float>(4, 0.0F));
 }
 
-/// Fails when waited for.
 class FailedSource final : public Event::Source {
  public:
   [[nodiscard]] bool reached(std::uint64_t /*place*/) const override { return false; }

@@ -35,8 +35,7 @@ TEST(DTypes, BytesAndNames) {
   EXPECT_EQ(dtype_bytes(DType::uint8), 1U);
   EXPECT_EQ(dtype_bytes(DType::float64), 8U);
   EXPECT_EQ(dtype_name(DType::bfloat16), "bfloat16");
-  // Stored on disk: the numbers must never change.
-  EXPECT_EQ(static_cast<int>(DType::float64), 6);
+  EXPECT_EQ(static_cast<int>(DType::float64), 6);  // Stored on disk: the numbers must never change.
   EXPECT_EQ(static_cast<int>(DType::uint8), 5);
   EXPECT_EQ(static_cast<int>(DType::int64), 4);
 }

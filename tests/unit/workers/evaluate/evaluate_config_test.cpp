@@ -121,7 +121,7 @@ TEST(DecodingMethod, SettingsSayWhatResultsDependOn) {
   EXPECT_EQ(ar.name, "ar");
   EXPECT_EQ(ar.settings.at("block_size"), 1);
   EXPECT_EQ(ar.settings.at("window"), "none");
-  // Greedy decoding does not use the seed, so its results must not depend on it.
+  // Greedy decoding does not use the seed.
   EXPECT_EQ(ar.settings, make_decoding_method("ar", config, 4).settings);
 
   const DecodingMethod jacobi = make_decoding_method("jacobi", config, 3);
@@ -156,7 +156,7 @@ TEST(DecodingMethod, SamplingIsOfEveryMethodAndItsRequests) {
     const DecodingMethod greedy = make_decoding_method(name, {}, 3);
     EXPECT_TRUE(greedy.sampling.greedy());
     EXPECT_TRUE(greedy.make(request)->sampling().greedy());
-    // Nor on settings that need a temperature.
+    // It needs a temperature.
     EXPECT_EQ(greedy.settings, make_decoding_method(name, {{"top_p", 0.5}}, 3).settings);
     const DecodingMethod sampled = make_decoding_method(name, settings, 3);
     const SamplingOptions& sampling = sampled.make(request)->sampling();
@@ -187,7 +187,7 @@ TEST(DecodingMethod, SettingsAreReadFromText) {
 TEST(DecodingMethod, MakesTheDecoderItNames) {
   const DecodingSettings config{{"block_size", std::int64_t{7}}};
   const DecodeRequest request{.id = 11, .prompt = {1, 2, 3}, .max_new_tokens = 20};
-  // All prefill the whole prompt; then greedy forwards one token, the others a draft of n.
+  // Greedy forwards one token, the others a draft of n.
   const TokenId first = 9;
   const BranchOutcome outcome{{&first, 1}};
   for (const auto& [name, rows] :

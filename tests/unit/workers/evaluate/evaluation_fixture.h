@@ -1,7 +1,5 @@
 #pragma once
 
-/// A random model with a byte tokenizer and a small benchmark.
-
 #include <fmt/core.h>
 
 #include <filesystem>
@@ -32,8 +30,8 @@ inline std::string read_text(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-/// Writes vocab.json, merges.txt and tokenizer_config.json: 256 bytes, one merge, special tokens
-/// 300 to 302. Without a chat template, so ChatML must be forced.
+/// 256 bytes, one merge, special tokens 300 to 302; without a chat template, so ChatML must be
+/// forced.
 inline void write_byte_tokenizer(const std::filesystem::path& directory) {
   nlohmann::json vocabulary = nlohmann::json::object();
   for (int byte = 0; byte < 256; ++byte) {
@@ -58,7 +56,7 @@ inline void write_byte_tokenizer(const std::filesystem::path& directory) {
   write_text(directory / "tokenizer_config.json", config.dump());
 }
 
-/// Writes gsm8k/test.jsonl; problem i asks about i things and has the answer `answers[i]`.
+/// Problem i asks about i things.
 inline void write_benchmark(const std::filesystem::path& data,
                             const std::vector<std::string>& answers) {
   std::string text;
@@ -71,7 +69,7 @@ inline void write_benchmark(const std::filesystem::path& data,
   write_text(data / "gsm8k" / "test.jsonl", text);
 }
 
-/// Large random weights, so that predictions are far from ties; vocabulary 310.
+/// Large weights, so that predictions are far from ties; vocabulary 310.
 class RandomModel {
  public:
   explicit RandomModel(std::uint64_t seed = 5, std::int64_t positions = 512)
@@ -100,8 +98,7 @@ class RandomModel {
     TransformerConfig config = tiny_config();
     config.vocabulary_size = 310;  // some more than the test tokenizer has
     config.max_position_embeddings = positions;
-    // Many ends of sequence, so that some random completions meet one.
-    config.eos_ids = {302};
+    config.eos_ids = {302};  // so that some random completions end
     for (TokenId id = 0; id < 12; ++id) {
       config.eos_ids.push_back(128 + 10 * id);
     }

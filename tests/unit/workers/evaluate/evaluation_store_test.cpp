@@ -34,7 +34,6 @@ ProblemSet problem_set() {
   return set;
 }
 
-/// Returns a part's line in which `attempt` has finished problem `index`.
 std::string finished(std::int64_t index, std::int64_t attempt) {
   SampleRecord record;
   record.index = index;
@@ -96,11 +95,9 @@ TEST(EvaluationStore, ComparisonsWithABaselineOfOtherSettingsGo) {
                                 {"speed_up", 0.75},
                                 {"speed_up_low", 0.5},
                                 {"speed_up_with_prefill", 0.75}}}));
-  // The same baseline once more, after its file was lost.
-  (void)evaluate(ar, "1");
+  (void)evaluate(ar, "1");  // after its file was lost
   EXPECT_EQ(figures().at("disagreements_with_ar"), 0);
   EXPECT_EQ(figures().at("speed").at(0).at("speed_up"), 0.75);
-  // Another baseline, alone.
   (void)evaluate(ar, "3");
   const Json left = figures();
   EXPECT_EQ(left.at("settings"), "2");

@@ -33,7 +33,6 @@ TimedSample sample(std::int64_t index, std::int64_t tokens, std::int64_t forward
 }
 
 TEST(Summary, FiguresOfHandMadeSamples) {
-  // Two ranks, and a sample whose end the prefill predicted.
   const std::vector<TimedSample> samples = {
       sample(0, 10, 5, "pass",
              {.attempt = 1, .rank = 0, .decode_seconds = 1, .prefill_seconds = 1}),
@@ -98,7 +97,7 @@ TEST(BootstrapTpf, IntervalHoldsTheObservedFigureAndNarrows) {
   EXPECT_NEAR(width(400) / width(1600), 2, 0.2);
 }
 
-/// AR has one token a pass in any resample; only forwards count, and a problem may have none.
+/// Only forwards count, and a problem may have none.
 TEST(BootstrapTpf, ArHasNoSpreadAndNoForwardNoFigure) {
   const std::vector<DecodingCost> ar = {{.sequences = 1, .tokens = 5, .forwards = 4},
                                         {.sequences = 1, .tokens = 50, .forwards = 49},
@@ -130,8 +129,7 @@ TEST(Summary, AccuracyIntervalsDoNotCollapse) {
 
 TEST(Summary, SeveralSamplesOfAProblem) {
   std::vector<TimedSample> samples;
-  // Problem 0: 1 of 5 right, problem 1: 5 of 5.
-  for (std::int64_t i = 0; i < 10; ++i) {
+  for (std::int64_t i = 0; i < 10; ++i) {  // Problem 0: 1 of 5 right, problem 1: 5 of 5.
     samples.push_back(sample(i / 5, 4, 2, i == 2 || i >= 5 ? "pass" : "fail", {}));
     samples.back().record.sample = i % 5;
   }
@@ -140,7 +138,6 @@ TEST(Summary, SeveralSamplesOfAProblem) {
   EXPECT_EQ(figures.at("samples_per_problem"), 5);
   EXPECT_EQ(figures.at("tokens"), 40);
   EXPECT_NEAR(figures.at("accuracy"), (0.2 + 1.0) / 2, 1e-12);
-  // Two problems, however many samples.
   EXPECT_LT(figures.at("accuracy_low"), 0.2);
   samples.pop_back();
   EXPECT_THROW((void)summarise_samples(samples, 42), InternalError);

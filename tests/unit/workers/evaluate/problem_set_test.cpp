@@ -46,7 +46,7 @@ TEST_F(ProblemSetTest, PromptsAreTemplatedAndEndWhereTheAnswerBegins) {
   EXPECT_EQ(request.prompt, set.problems[2].prompt);
   EXPECT_THROW((void)set.request(4, {}), InternalError);
   EXPECT_THROW((void)set.request(-1, {}), InternalError);
-  // Another sample of the same problem: the same prompt, but its own random stream.
+  // The same prompt, another random stream.
   const DecodeRequest second = set.request(sample_id(2, 1), {302});
   EXPECT_NE(second.id, request.id);
   EXPECT_EQ(second.prompt, request.prompt);
@@ -56,7 +56,7 @@ TEST_F(ProblemSetTest, PromptsAreTemplatedAndEndWhereTheAnswerBegins) {
 }
 
 TEST_F(ProblemSetTest, PlainTextNeedsNoTemplate) {
-  TaskEncoder encoder(directory_.path());  // its tokenizer has none
+  TaskEncoder encoder(directory_.path());
   EXPECT_THROW((void)load_problem_set("gsm8k", config_, encoder, 310), ConfigError);
   const test::TemporaryDirectory examples;  // the style shows some examples
   test::write_benchmark(examples.path(), std::vector<std::string>(10, "7"));
@@ -89,8 +89,7 @@ TEST_F(ProblemSetTest, HashesFollowQuestionsAnswersAndTemplates) {
   EXPECT_NE(load().problems[1].hash, after.problems[1].hash);
 }
 
-/// If the model does not end at a special token that is a stop text, decoding omits it, and a later
-/// number would be taken.
+/// Otherwise decoding omits a stop text that is a special token, and a later number would count.
 TEST_F(ProblemSetTest, ACompletionEndsAtAStopTextThatIsASpecialToken) {
   test::write_benchmark(directory_.path(), {"18", "2", "3", "4", "5"});
   std::filesystem::copy_file(directory_ / "gsm8k/test.jsonl", directory_ / "gsm8k/train.jsonl");

@@ -15,8 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-/// Records passes and simulates time: a pass of M rows takes M milliseconds plus `slow` of that
-/// pass.
+/// A pass of M rows takes M simulated milliseconds plus `slow` of that pass.
 class FakeModel final : public DecodeModel {
  public:
   [[nodiscard]] std::int32_t num_slots() const override { return 2; }
@@ -85,7 +84,7 @@ TEST(RooflineProfile, MeasuresEveryNumberInTurnBehindTheContext) {
 TEST(RooflineProfile, MedianAndQuartilesWithoutTheWarmUp) {
   FakeModel model;
   RooflineSettings settings{.max_rows = 1, .context_tokens = 0, .repeats = 5, .warm_up = 2};
-  // Two warm-up passes of an hour, then 4, 0, 2, 1, 3 seconds.
+  // After two warm-up passes.
   const std::vector<double> extra = {3600, 3600, 4, 0, 2, 1, 3};
   model.slow = [&](std::size_t pass) { return extra.at(pass); };
   const auto points = profile_roofline(model, 100, settings, {}, model.clock());

@@ -12,7 +12,7 @@
 namespace jforge {
 namespace {
 
-/// The answer is the text before the stop text; a run of it decides.
+/// The answer is the text before the stop text.
 class FakeTask final : public Task {
  public:
   explicit FakeTask(bool runs_code) : runs_code_(runs_code) {}
@@ -53,7 +53,7 @@ class FakeTask final : public Task {
   bool runs_code_;
 };
 
-/// Takes a millisecond per letter of the program; odd lengths fail.
+/// A millisecond per letter; odd lengths fail.
 class FakeRunner final : public CodeRunner {
  public:
   [[nodiscard]] CodeRunResult run(const CodeRunRequest& request, const CodeValueSink&) override {

@@ -70,7 +70,7 @@ TEST(SampleRecord, LinesReadBackAsTheyWereWritten) {
     EXPECT_EQ(read.record, sample(index));
     EXPECT_EQ(read.timing, timing(3, 1));
   }
-  // Files of earlier versions, and parts, have no prompt.
+  // As in files of earlier versions.
   EXPECT_FALSE(nlohmann::json::parse(to_line(sample(1), std::nullopt)).contains("prompt"));
   SampleRecord with_prompt = sample(1);
   with_prompt.prompt = "<|im_start|>user\n";
@@ -101,7 +101,7 @@ TEST(SampleRecord, EveryDamageIsRefusedWithItsOrigin) {
   const nlohmann::json whole = nlohmann::json::parse(good);
   for (const auto& [key, value] : whole.items()) {
     if (key == "checksum") {
-      continue;  // without a seal it is an earlier version's
+      continue;  // an earlier version's
     }
     nlohmann::json missing = whole;
     missing.erase(key);
@@ -130,7 +130,6 @@ TEST(SampleFiles, PartsAreFoundInTheOrderOfAttempts) {
   write_text(files.part(10, 0, 1), "");
   write_text(files.part(2, 1, 2), "");
   write_text(files.part(2, 0, 2), "");
-  // None of these is a part of this task and method.
   write_text(SampleFiles(directory.path(), "gsm8k", "jacobi_shrinking").part(11, 0, 1), "");
   write_text(directory / "gsm8k.jacobi.attempt-x.rank-0-of-1.part", "");
   write_text(directory / "gsm8k.jacobi.attempt-12.rank-0-of-1.part.bak", "");

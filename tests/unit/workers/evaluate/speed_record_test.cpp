@@ -23,7 +23,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Json = nlohmann::ordered_json;
 
-/// Greedy decoding of 100 tokens after the first in `seconds`, and a method `gain` times as fast.
+/// 100 tokens after the first in `seconds`; another method is `gain` times as fast.
 SpeedRepeat repeat(std::int32_t number, double seconds, double gain) {
   return {.settings = "s",
           .place = "here",
@@ -54,8 +54,7 @@ TEST(GeometricInterval, CoversWhatItShouldInNineteenOfTwenty) {
   for (int trial = 0; trial < kTrials; ++trial) {
     std::array<double, 5> values{};
     for (double& value : values) {
-      // Twelve uniform draws: nearly normal, mean 6, variance 1.
-      double sum = 0;
+      double sum = 0;  // Twelve uniform draws: nearly normal, mean 6, variance 1.
       for (int i = 0; i < 12; ++i) {
         sum += stream.uniform();
       }
@@ -108,7 +107,7 @@ TEST(SpeedFigures, WhatCannotBeSaidIsNull) {
   EXPECT_TRUE(speed_figures(two, "absent", "ar").at("tokens_per_second").is_null());
   std::vector<SpeedRepeat> empty = two;
   for (SpeedRepeat& each : empty) {
-    each.passes[0].tokens = each.passes[0].sequences;  // answers of one token: no forward
+    each.passes[0].tokens = each.passes[0].sequences;
     each.passes[0].decode_seconds = 0;
   }
   EXPECT_TRUE(speed_figures(empty, "jacobi", "ar").at("speed_up").is_null());
@@ -134,9 +133,8 @@ TEST(SpeedFile, LinesReadBackAndGoOnAfterACrash) {
   EXPECT_THAT(file.read("s", "here", 1, 3), ElementsAre());
   file.append(repeat(0, 1, 1.5));
   file.append(repeat(1, 2, 1.5));
-  file.append(repeat(1, 7, 1.5));  // a duplicate, which no call writes
-  // As after a kill in the middle of a write.
-  write_text(directory / "gsm8k.speed",
+  file.append(repeat(1, 7, 1.5));        // a duplicate, which no call writes
+  write_text(directory / "gsm8k.speed",  // a kill in the middle of a write
              read_text(directory / "gsm8k.speed") + "{\"settings\": \"s");
   EXPECT_THAT(file.read("s", "here", 1, 3), ElementsAre(repeat(0, 1, 1.5), repeat(1, 2, 1.5)));
   file.append(repeat(2, 3, 1.5));

@@ -53,8 +53,7 @@ TEST(Sweep, EveryBadValueIsRefusedByItsKey) {
 
 TEST(Sweep, PointsAreTheProductOfTheAxes) {
   SweepConfig sweep = two_blocks();
-  // A second axis: points() does not depend on methods.
-  sweep.axes["ratio"] = {0.5, {0.25, 0.75}};
+  sweep.axes["ratio"] = {0.5, {0.25, 0.75}};  // A second axis: points() does not depend on methods.
   const std::vector<DecodingSettings> points = sweep.points();
   ASSERT_EQ(points.size(), 4U);
   std::vector<std::string> labels;
@@ -86,7 +85,7 @@ TEST(Sweep, TemperaturesAreAnAxisOfEveryMethod) {
   const auto methods = sweep_methods(sweep, {{"temperature", 1.0}}, 42);
   ASSERT_EQ(methods.size(), 3U);
   EXPECT_EQ(methods[1].label, "ar.temperature=0.5");
-  // Only a point with the baseline's sampling can be compared token by token.
+  // Only the same sampling can be compared by token.
   EXPECT_FALSE(methods[1].sampling.chooses_as(methods[0].sampling));
   EXPECT_TRUE(methods[2].sampling.chooses_as(methods[0].sampling));
 }

@@ -1,7 +1,5 @@
 #pragma once
 
-/// Prompts, options and comparisons for generation over a fake model.
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -39,7 +37,7 @@ inline GenerateOptions options(StoredStates stored) {
   return result;
 }
 
-/// Returns `count` ≤ 64 prompts of 1 to 20 tokens, with unordered ids.
+/// `count` ≤ 64 prompts of 1 to 20 tokens, with unordered ids.
 inline std::vector<GeneratePrompt> prompts(std::size_t count) {
   std::vector<GeneratePrompt> result;
   for (std::size_t i = 0; i < count; ++i) {
@@ -49,7 +47,7 @@ inline std::vector<GeneratePrompt> prompts(std::size_t count) {
   return result;
 }
 
-/// Returns a trajectory per prompt, sorted by prompt id, or nothing after a stop.
+/// Sorted by prompt id; nothing after a stop.
 inline std::optional<std::vector<Trajectory>> generate(
     TrajectoryGenerator& generator, std::span<const GeneratePrompt> prompts,
     const std::function<bool()>& stop_requested = [] { return false; }) {
@@ -75,7 +73,7 @@ inline std::optional<std::vector<Trajectory>> generate(
   return trajectories;
 }
 
-/// Compares everything that a training sample uses.
+/// Everything that a training sample uses.
 inline void expect_same_states(const Trajectory& left, const Trajectory& right) {
   EXPECT_EQ(left.prompt_id, right.prompt_id);
   EXPECT_EQ(left.block_size, right.block_size);

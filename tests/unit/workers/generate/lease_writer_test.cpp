@@ -1,5 +1,3 @@
-/// Leases are written in order, in the background, and only a few wait.
-
 #include "workers/generate/lease_writer.h"
 
 #include <gtest/gtest.h>
@@ -56,7 +54,7 @@ TEST(LeaseWriter, FewLeasesWaitAndEachThatIsWrittenIsProgress) {
   });
   const auto full = static_cast<LeaseId>(LeaseWriter::kMostWaiting) + 1;
   for (LeaseId id = 0; id < full; ++id) {
-    writer.add(lease(id), trajectories(id));  // none of these waits
+    writer.add(lease(id), trajectories(id));
   }
   std::atomic<bool> added = false;
   std::atomic<bool> finished = false;

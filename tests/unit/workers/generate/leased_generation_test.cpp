@@ -13,8 +13,8 @@
 namespace jforge::test {
 namespace {
 
-/// Answers from a script, then makes requests wait until every granted lease is committed, then
-/// answers drained. Checks that requests and answers alternate.
+/// Answers from a script, then waits until every granted lease is committed, then drained; requests
+/// and answers must alternate.
 class FakeCoordinator {
  public:
   FakeCoordinator(std::vector<GeneratePrompt> prompts, FakeDecodeModel& model) : model_(model) {
@@ -65,7 +65,6 @@ class FakeCoordinator {
   void grant(LeaseId id, std::vector<PromptId> prompts, std::int32_t attempt = 0) {
     script.push_back({LeaseAnswer::granted, {id, attempt, std::move(prompts)}});
   }
-  /// Grants all prompts in leases of `size`.
   void grant_all(std::span<const GeneratePrompt> prompts, std::size_t size) {
     for (std::size_t begin = 0; begin < prompts.size(); begin += size) {
       std::vector<PromptId> ids;
@@ -76,7 +75,6 @@ class FakeCoordinator {
     }
   }
 
-  /// Committed trajectories, sorted by prompt id.
   [[nodiscard]] std::vector<Trajectory> trajectories() const {
     std::vector<Trajectory> sorted = trajectories_;
     std::ranges::sort(sorted, {}, &Trajectory::prompt_id);
@@ -165,7 +163,7 @@ TEST(LeasedGeneration, TrajectoriesDoNotDependOnTheLeases) {
   }
 }
 
-// A long answer at the end of a lease must not leave the other places empty.
+// A long answer must not leave other places empty.
 TEST(LeasedGeneration, TheBatchStaysFullOverTheEndOfALease) {
   constexpr std::size_t kLease = 5;
   std::int64_t apart = 0;

@@ -217,8 +217,8 @@ TEST(ParallelTrajectories, AllStatesAreSeenWhereAllAreStored) {
   }
 }
 
-// If each pass accepts one token, a block that wants u unconverged tokens takes passes of n − 1, n
-// − 2, … u + 1 rows: a third of n² on average. The text is one row a token.
+// A block that wants u unconverged tokens takes passes of n − 1, n − 2, … u + 1 rows: a third of n²
+// on average. The text is one row a token.
 TEST(ParallelTrajectories, ForwardAThirdOfTheSquare) {
   for (const std::int32_t n : {16, 32, 64}) {
     constexpr std::int32_t kWindow = 16;

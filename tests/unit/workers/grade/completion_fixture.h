@@ -1,7 +1,5 @@
 #pragma once
 
-/// A benchmark of three problems and completions of them.
-
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -18,7 +16,6 @@ class CompletionFixture {
 
   CompletionFixture() { write_problems("return"); }
 
-  /// Each problem's test contains `word`.
   void write_problems(const std::string& word) {
     std::string text;
     for (int index = 0; index < kProblems; ++index) {
@@ -30,7 +27,7 @@ class CompletionFixture {
     replace_file(directory / "HumanEval.jsonl", text);
   }
 
-  /// Reads a set with a solution for each problem in turn from a file.
+  /// A solution for each problem in turn.
   [[nodiscard]] CompletionSet load(const std::vector<std::string>& solutions) const {
     std::string text;
     int place = 0;

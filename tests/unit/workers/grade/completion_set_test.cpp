@@ -54,8 +54,7 @@ TEST(CompletionSet, TheSameTextUnderAnotherTaskHasAnotherKey) {
   EXPECT_EQ(load("gsm8k").version, make_task("gsm8k")->version());
 }
 
-/// The version names what extracted the program, if a style is given. Equal programs share a
-/// verdict.
+/// Equal programs share a verdict.
 TEST(CompletionSet, ProgramsTakenAsTheyAreBearNoStylesName) {
   const CompletionFixture fixture;
   const CompletionSet bare = fixture.load({"a"});
@@ -69,11 +68,10 @@ TEST(CompletionSet, ProgramsTakenAsTheyAreBearNoStylesName) {
   EXPECT_EQ(styled("lm-eval").version,
             make_task("humaneval", {.prompt_style = "lm-eval"})->version());
   EXPECT_EQ(styled("lm-eval").completions.at(0).key, bare.completions.at(0).key);
-  // Prepended imports make another program.
   EXPECT_NE(styled("evalchemy").completions.at(0).key, bare.completions.at(0).key);
 }
 
-/// As in evaluation, text after a stop text is not part of the answer.
+/// As in evaluation.
 TEST(CompletionSet, ACompletionEndsAtItsStylesStopTexts) {
   const TemporaryDirectory directory;
   std::string records;

@@ -35,7 +35,6 @@ class VerdictStoreTest : public ::testing::Test {
   void write_part(std::int64_t attempt, const std::string& text) const {
     replace_file(store.parts().part(attempt, 0, 1), text);
   }
-  /// Indices with verdicts in the parts.
   [[nodiscard]] std::vector<std::int64_t> found() const {
     std::vector<std::int64_t> indices;
     for (const VerdictRecord& record : store.read(set)) {
@@ -91,7 +90,7 @@ TEST_F(VerdictStoreTest, VerdictsOnOtherCompletionsDoNotCount) {
   write_part(1, line(0) + line(1) + to_line(beyond) + "\n" + to_line(negative) + "\n" +
                     to_line(moved) + "\n" + line(5));
   EXPECT_THAT(found(), ElementsAre(0, 1, 5));
-  // One answer has changed, one is new: the others' verdicts stay.
+  // The unchanged answers' verdicts stay.
   set = fixture.load({"a", "other", "c", "d", "e", "f", "g"});
   EXPECT_THAT(found(), ElementsAre(0, 5));
   fixture.write_problems("assert");

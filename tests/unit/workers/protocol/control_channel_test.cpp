@@ -65,7 +65,6 @@ TEST(ControlChannel, LeaseAndCommitTraffic) {
   channel.commit_done(reply.lease, 10, 5);
   coordinator.join();
   channel.close();
-  // Messages posted before close() have been sent.
   bool done_seen = false;
   while (auto message = mailbox.pop_request()) {
     done_seen = done_seen || std::holds_alternative<CommitDone>(*message);
@@ -84,7 +83,7 @@ TEST(ControlChannel, AFailureOfTheLinkReachesTheWorkerAndIsSaidAtOnce) {
   std::promise<std::string> said;
   ControlChannel channel(std::make_unique<BrokenLink>(), clock,
                          {.on_lost = [&](const std::string& text) { said.set_value(text); }});
-  // During training the channel is not used otherwise.
+  // As in training, when the channel is unused.
   EXPECT_THAT(said.get_future().get(), ::testing::HasSubstr("the wire is cut"));
   channel.request_lease({1, false, false});
   EXPECT_THROW((void)channel.take_lease(), CommError);
@@ -93,11 +92,11 @@ TEST(ControlChannel, AFailureOfTheLinkReachesTheWorkerAndIsSaidAtOnce) {
 
 struct FakeCoordinator {
   std::atomic<bool> silent{false};
-  /// Time of the last answer, written by the channel's thread until it is silent.
+  /// Written by the channel's thread until it is silent.
   std::chrono::steady_clock::time_point answered;
 };
 
-/// Answers heartbeats like a coordinator until told to fall silent.
+/// Answers heartbeats until told to fall silent.
 class AnsweringLink final : public CoordinatorLink {
  public:
   explicit AnsweringLink(FakeCoordinator& coordinator) : coordinator_(coordinator) {}

@@ -23,7 +23,6 @@ class NoRunner final : public CodeRunner {
   CodeRunResult run(const CodeRunRequest&, const CodeValueSink&) override { return {}; }
 };
 
-/// Grades by a given function.
 class FakeTask final : public Task {
  public:
   using Grade = std::function<Verdict(const std::string& answer)>;
@@ -207,8 +206,7 @@ TEST(GradingPool, EndingItDropsWhatHasNotBegun) {
   std::atomic<const GradingPool*> filled = nullptr;
   {
     const FakeTask task(true, [&](const std::string& answer) {
-      // While its only thread is in here, the pool stays full.
-      const GradingPool* pool = nullptr;
+      const GradingPool* pool = nullptr;  // While its only thread is in here, the pool stays full.
       while ((pool = filled) == nullptr || pool->full()) {
         std::this_thread::sleep_for(1ms);
       }
@@ -240,7 +238,6 @@ TEST(GradingPool, AnInterruptedRunnerEndsItWithoutAVerdict) {
   pool.submit(1, task, "ended", record);
   const auto verdicts = by_ticket(pool.drain());
   EXPECT_EQ(verdicts, (std::map<std::int64_t, VerdictStatus>{{0, VerdictStatus::pass}}));
-  // Neither waits nor gives verdicts.
   for (std::int64_t ticket = 2; ticket < 20; ++ticket) {
     pool.submit(ticket, task, "x", record);
   }
@@ -269,7 +266,6 @@ TEST(GradingPool, EveryTryIsASignOfLife) {
   EXPECT_EQ(pool.signs_of_life(), 10U);
 }
 
-/// As of two ranks on one machine.
 TEST(GradingPool, PoolsThatShareTurnsShareTheMachine) {
   const test::TemporaryDirectory directory;
   constexpr int kSlots = 3;

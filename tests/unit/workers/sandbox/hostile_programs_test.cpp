@@ -1,5 +1,4 @@
-// Hostile programs. Each attacks while loading and would then pass, so a run that does not complete
-// shows that the attack failed.
+// Each program attacks while loading: if it does not complete, the attack failed.
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -213,7 +212,7 @@ class HostileTest : public SandboxTest {
     std::ofstream(secret_) << "the run directory's";
     std::filesystem::permissions(secret_, std::filesystem::perms::all);
     setenv("JFORGE_TEST_SECRET", "the parent's", 1);
-    // On every sandboxed process' command line, so that leftovers can be found.
+    // In every process' command line, to find leftovers.
     function_ = fmt::format("f_{}_{}", getpid(), static_cast<int>(GetParam()));
   }
 

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Answers each call with its number, and counts the runs.
+/// Answers each call with its number.
 class NumberingRunner final : public CodeRunner {
  public:
   explicit NumberingRunner(int& runs) : runs_(runs) {}
@@ -43,7 +43,7 @@ class NumberingRunner final : public CodeRunner {
 
 class RememberedRunsTest : public ::testing::Test {
  protected:
-  /// Returns the values and the result that a new process sees.
+  /// As a new process.
   std::vector<std::string> run(const CodeRunRequest& request, const std::string& environment = "e",
                                std::int64_t accepted = 100) {
     RememberedRuns runner(std::make_unique<NumberingRunner>(runs_), environment,
@@ -145,8 +145,7 @@ TEST_F(RememberedRunsTest, ADamagedRecordIsMadeAgain) {
     EXPECT_EQ(run(request_), first);
     EXPECT_EQ(runs_, runs);
   }
-  // Valid, but another request's.
-  CodeRunRequest other = request_;
+  CodeRunRequest other = request_;  // Valid, but another request's.
   other.calls = {"1", "2", "4"};
   (void)run(other);
   for (const fs::path& each : files()) {

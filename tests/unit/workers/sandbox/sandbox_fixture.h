@@ -17,7 +17,7 @@
 
 namespace jforge {
 
-/// A sandbox of each kind for the whole program; null, with the reason, if the machine allows none.
+/// Null, with the reason, if the machine allows none.
 struct SharedSandbox {
   std::unique_ptr<Sandbox> sandbox;
   std::string refusal;
@@ -38,8 +38,7 @@ inline SharedSandbox& shared_sandbox(SandboxKind kind) {
   return place->second;
 }
 
-/// Returns whether Python with numpy runs in a tool's namespaces for an ordinary user; a sandbox
-/// that then does not start is our fault.
+/// If Python runs in a tool's namespaces for an ordinary user, a sandbox must start.
 inline bool works_without_us(SandboxKind kind) {
   const std::string user =
       geteuid() == 0 ? "setpriv --reuid=65534 --regid=65534 --clear-groups " : "";
@@ -52,7 +51,6 @@ inline bool works_without_us(SandboxKind kind) {
   return std::system((user + tool + program).c_str()) == 0;
 }
 
-/// Tests of both kinds of sandbox.
 class SandboxTest : public ::testing::TestWithParam<SandboxKind> {
  protected:
   void SetUp() override {
@@ -64,7 +62,7 @@ class SandboxTest : public ::testing::TestWithParam<SandboxKind> {
     sandbox_ = shared.sandbox.get();
   }
 
-  /// A request with limits that slow machines can meet.
+  /// Limits that slow machines can meet.
   static CodeRunRequest request(std::string candidate, std::string check = {},
                                 std::vector<std::string> calls = {}) {
     CodeRunRequest result;
@@ -84,15 +82,13 @@ inline std::string kind_name(const ::testing::TestParamInfo<SandboxKind>& info) 
   return info.param == SandboxKind::bubblewrap ? "bubblewrap" : "namespaces";
 }
 
-/// Returns the ids of all processes whose command line contains `word`.
 inline std::vector<std::string> processes_with(const std::string& word) {
   std::vector<std::string> found;
   std::error_code error;
   for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end;
        entry.increment(error)) {
     const int file = open((entry->path() / "cmdline").c_str(), O_RDONLY | O_CLOEXEC);
-    // The word follows the program's text on the command line.
-    std::string line(1 << 17, '\0');
+    std::string line(1 << 17, '\0');  // The word follows the program's text on the command line.
     const ssize_t got = file < 0 ? 0 : read(file, line.data(), line.size());
     close(file);
     line.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));

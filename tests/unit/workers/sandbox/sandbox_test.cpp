@@ -21,7 +21,7 @@
 namespace jforge {
 namespace {
 
-/// Returns the value of f(*arguments), or the reason why there is none.
+/// The value of f(*arguments), or the reason why there is none.
 std::string value_of(CodeRunner& sandbox, const std::string& candidate,
                      const std::string& arguments = "[]") {
   CodeRunRequest request;
@@ -129,7 +129,7 @@ TEST_P(SandboxTest, DepthAndSizeOfValuesAreBounded) {
   EXPECT_EQ(deeper, std::string(101, '[') + R"({"other": "list"})" + std::string(101, ']'));
   const std::string digits = "def f(n):\n    return -(10 ** n)\n";
   for (const int count : {6000, 30000, 1'000'000}) {
-    // A quadratic search for digits would take minutes.
+    // A quadratic search would take minutes.
     EXPECT_EQ(value_of(*sandbox_, digits, fmt::format("[{}]", count)),
               R"({"int": "-1)" + std::string(static_cast<std::size_t>(count), '0') + R"("})");
   }
@@ -267,7 +267,7 @@ TEST_P(SandboxTest, LimitsOfTimeAreKept) {
 }
 
 TEST_P(SandboxTest, ProcessorTimeIsLimitedToo) {
-  // Limits on loading by wall clock cannot see it, so several threads burn time.
+  // Threads, because loading is limited by wall clock.
   CodeRunRequest burner = request(
       "import hashlib, threading\n"
       "def burn():\n    while True:\n        hashlib.sha256(bytes(1 << 22))\n"
@@ -276,7 +276,6 @@ TEST_P(SandboxTest, ProcessorTimeIsLimitedToo) {
   burner.check_seconds = 1;
   const CodeRunResult result = sandbox_->run(burner);
   EXPECT_EQ(result.status, CodeRunStatus::timed_out) << result.reason;
-  // Also a program that ignores the signal.
   burner.candidate =
       "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\n" + burner.candidate;
   const CodeRunResult deaf = sandbox_->run(burner);
@@ -284,7 +283,7 @@ TEST_P(SandboxTest, ProcessorTimeIsLimitedToo) {
 }
 
 TEST_P(SandboxTest, ProcessorTimeEndsByASignalOfItsOwn) {
-  // SIGKILL may have other senders, and the time used, by another clock, may be below the limit.
+  // SIGKILL may have other senders, and the measured time may be below the limit.
   EXPECT_EQ(value_of(*sandbox_,
                      "import resource\ndef f():\n"
                      "    soft, hard = resource.getrlimit(resource.RLIMIT_CPU)\n"
@@ -293,7 +292,7 @@ TEST_P(SandboxTest, ProcessorTimeEndsByASignalOfItsOwn) {
 }
 
 TEST_P(SandboxTest, OnlyTheHarnesssDescriptorsAreOpen) {
-  // Inheritable, to show that the parent's descriptors are closed.
+  // Inheritable on purpose.
   const int open_end = open("/", O_RDONLY | O_DIRECTORY);
   const std::string value =
       value_of(*sandbox_,
@@ -369,16 +368,15 @@ TEST_P(SandboxTest, WorksForAnOrdinaryUser) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-// Attempts of a program not to be killed with its parent or first process, before it sleeps.
+// Attempts to survive parent or first process.
 const char* const kClinging[] = {
     "",
-    // PR_SET_PDEATHSIG, plain and with bits that the kernel ignores.
+    // PR_SET_PDEATHSIG, also with bits that the kernel ignores.
     "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
     "for option in (1, (1 << 32) + 1):\n"
     "    assert libc.syscall(157, ctypes.c_ulong(option), 0, 0, 0, 0) == -1\n"
     "    assert ctypes.get_errno() == 1\n",
-    // A process that a thread becomes by exec has no such signal.
-    "import os, threading, time\n"
+    "import os, threading, time\n"  // an exec by a thread drops the signal
     "threading.Thread(target=lambda: os.execv('/usr/bin/python3', ['python3', '-c', "
     "'import time; time.sleep(900) # NAME'])).start()\ntime.sleep(900)\n",
     "import os, signal\n"
@@ -414,7 +412,6 @@ TEST_P(SandboxTest, AKilledParentTakesItsProgramsAlong) {
       _exit(0);
     }
     EXPECT_TRUE(wait_until(true));
-    // Time for the attempt.
     usleep(1'000'000);
     EXPECT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "the program did not survive its own deed";
     EXPECT_FALSE(processes_with(name).empty());
@@ -424,7 +421,7 @@ TEST_P(SandboxTest, AKilledParentTakesItsProgramsAlong) {
   }
 }
 
-// The stopped parent neither dies nor watches its program: the sandbox has its own limit.
+// The sandbox has its own limit.
 TEST_P(SandboxTest, AStoppedParentsProgramsEndByThemselves) {
   SandboxSetup setup = make_sandbox_setup({});
   setup.bubblewrap = GetParam() == SandboxKind::bubblewrap;
@@ -464,8 +461,8 @@ TEST_P(SandboxTest, ACancelledProgramEndsSoonWithoutAVerdict) {
   later.join();
 }
 
-/// Keeps one processor busy with foreign programs, each in its own session so that the scheduler
-/// counts them singly, and binds this thread and its children to it.
+/// Keeps a processor busy with programs in sessions of their own, which the scheduler counts
+/// singly, and binds this thread and its children to it.
 class BusyProcessor {
  public:
   BusyProcessor() {
@@ -525,10 +522,9 @@ TEST_P(SandboxTest, SleepIsTheProgramsOwn) {
   EXPECT_EQ(sandbox_->run(sleeps).status, CodeRunStatus::timed_out);
 }
 
-/// A limit for a quiet machine must also hold on a busy one.
+/// It must hold on a quiet machine, too.
 TEST_P(SandboxTest, TimesTakenUnderLoadAreTheProgramsOwn) {
-  // More than four seconds by the clock. The measurement includes this process' delay in noticing
-  // the end, so the smallest of several counts.
+  // Four seconds by the clock. The smallest of several, because noticing the end takes time.
   constexpr double kEnough = 0.75;
   double measured = std::numeric_limits<double>::infinity();
   for (int round = 0; measured >= kEnough && round < 10; ++round) {

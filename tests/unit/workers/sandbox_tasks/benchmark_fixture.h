@@ -17,7 +17,7 @@
 
 namespace jforge {
 
-/// The real benchmark files and this machine's sandbox; skipped if one is missing.
+/// Skipped without benchmark files or sandbox.
 class BenchmarkTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -36,7 +36,6 @@ class BenchmarkTest : public ::testing::Test {
     }
   }
 
-  /// Returns the verdict of a program for each record, in order.
   std::vector<Verdict> grade(const Task& task, const std::vector<TaskRecord>& records,
                              const std::vector<std::string>& programs) {
     std::vector<Verdict> verdicts(records.size());
@@ -50,7 +49,7 @@ class BenchmarkTest : public ::testing::Test {
     return verdicts;
   }
 
-  /// Expects every verdict to pass or not; names exceptions with their reason.
+  /// Names exceptions with their reason.
   static void expect_all(bool pass, const std::vector<TaskRecord>& records,
                          const std::vector<Verdict>& verdicts) {
     for (std::size_t i = 0; i < records.size(); ++i) {
@@ -64,7 +63,6 @@ class BenchmarkTest : public ::testing::Test {
   std::unique_ptr<Sandbox> sandbox_;
 };
 
-/// Returns the record's solution as a whole program.
 inline std::string canonical_program(const TaskRecord& record) {
   const auto code = record.fields.find("code");
   return code != record.fields.end()
@@ -72,7 +70,6 @@ inline std::string canonical_program(const TaskRecord& record) {
              : record.fields.at("prompt") + record.fields.at("canonical_solution");
 }
 
-/// Returns a function that does nothing.
 inline std::string empty_function(const std::string& name) {
   return fmt::format("def {}(*args, **named):\n    pass\n", name);
 }

@@ -4,7 +4,7 @@
 namespace jforge {
 namespace {
 
-/// Returns the function that an MBPP assertion calls first, ignoring wrappers.
+/// The function that an MBPP assertion calls first, without wrappers.
 std::string called_function(const TaskRecord& record) {
   const std::string& code = record.fields.at("code");
   const std::string test = text_list(record, "test_list").at(0);

@@ -95,7 +95,6 @@ TEST(CutMicroBatches, RespectsTheLimitAndLosesNothing) {
       EXPECT_FALSE(members.empty());
       EXPECT_LE(total(members, lengths), 1000);
     }
-    // First fit leaves at most one micro-batch half empty.
     const auto half_empty =
         std::count_if(micro_batches.begin(), micro_batches.end(),
                       [&](const auto& members) { return total(members, lengths) * 2 <= 1000; });

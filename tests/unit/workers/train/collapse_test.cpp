@@ -20,8 +20,7 @@ TEST(SequenceRepetition, IsOneMinusDistinctOverAllNGrams) {
   Tokens different(20);
   std::iota(different.begin(), different.end(), 0);
   EXPECT_EQ(sequence_repetition(different), 0);
-  // A loop of three: 17 4-grams, three of them distinct.
-  Tokens loop(20);
+  Tokens loop(20);  // 17 4-grams, three of them distinct
   for (std::size_t i = 0; i < loop.size(); ++i) {
     loop[i] = static_cast<TokenId>(i % 3);
   }

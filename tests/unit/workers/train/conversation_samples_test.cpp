@@ -1,5 +1,3 @@
-/// Begin of a sample's answer, by the chat template.
-
 #include "workers/train/conversation_samples.h"
 
 #include <gmock/gmock.h>
@@ -14,8 +12,7 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// As Qwen3's: prints thoughts before every last answer; a prompt without thinking ends with empty
-// ones.
+// Qwen3: thoughts before every last answer; a prompt without thinking ends with empty ones.
 const char* const kThoughts =
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
     "{% if m.role == 'assistant' and '</think>' not in m.content %}{{ "
@@ -23,7 +20,7 @@ const char* const kThoughts =
     "{% endif %}{{ m.content }}<|im_end|>{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}"
     "{% if not enable_thinking %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}{% endif %}";
-// As DeepSeek-R1's: the prompt opens thoughts, a conversation keeps none.
+// DeepSeek-R1: the prompt opens thoughts, a conversation keeps none.
 const char* const kOpened =
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('</think>')[-1] }}"
     "<|im_end|>{% endfor %}"
@@ -33,7 +30,7 @@ class ConversationSamplesTest : public testing::Test {
  protected:
   void SetUp() override { test::small_tokenizer().write_split_form(directory_); }
 
-  /// Returns the prompt and the learnt text of the only sample.
+  /// Prompt and learnt text.
   std::pair<std::string, std::string> parts(const std::string& jinja, const std::string& answer) {
     directory_.write("pairs.jsonl",
                      nlohmann::json{{"question", "Q"}, {"answer", answer}}.dump() + "\n");

@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The round has the other mode's settings: compat must win.
+// compat must win over the round's settings.
 JobConfig job(Compat compat, const RoundSettings& round) {
   JobConfig config;
   config.compat = compat;

@@ -28,7 +28,7 @@ TEST(LearningRateSchedule, DecaysMonotonicallyAlongTheCosine) {
   for (int step = 2; step <= 99; ++step) {
     EXPECT_LT(schedule.at(step), schedule.at(step - 1));
   }
-  EXPECT_NEAR(schedule.at(50), 1.0, 1e-12);  // halfway: half of the peak
+  EXPECT_NEAR(schedule.at(50), 1.0, 1e-12);
 }
 
 TEST(LearningRateSchedule, EndsAtTheMinimumRatio) {

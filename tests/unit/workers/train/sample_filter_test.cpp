@@ -12,7 +12,7 @@
 namespace jforge {
 namespace {
 
-/// An answer in blocks of 4, zero-padded; `eos` is its end.
+/// Blocks of 4, zero-padded; `eos` is the end.
 Trajectory answering(std::vector<TokenId> answer, std::int64_t eos = -1) {
   Trajectory trajectory;
   trajectory.block_size = 4;

@@ -1,5 +1,4 @@
-// The reference is the median of steps that were not skipped, and survives a checkpoint bit for
-// bit.
+// The reference is the median of steps that were not skipped, and survives a checkpoint.
 
 #include "workers/train/spike_guard.h"
 
@@ -25,8 +24,7 @@ TEST(SpikeGuard, WaitsForItsWindowThenComparesWithTheMedian) {
   EXPECT_TRUE(guard.is_spike(6.001));
   EXPECT_EQ(guard.reference(), 3.0);
   EXPECT_FALSE(guard.is_spike(6.0)) << "no more than the ratio";
-  // 1, 3, 6: without the spike.
-  EXPECT_FALSE(guard.is_spike(5.9));
+  EXPECT_FALSE(guard.is_spike(5.9));  // 1, 3, 6: without the spike.
   EXPECT_EQ(guard.reference(), 3.0);
   EXPECT_EQ(guard.state().skipped, 1);
 }
@@ -78,7 +76,6 @@ TEST(SpikeGuard, ARestoredGuardDecidesAsTheOneBefore) {
     EXPECT_EQ(resumed.reference(), whole.reference());
   }
   EXPECT_EQ(resumed.state(), whole.state());
-  // A smaller window keeps the newest.
   SpikeGuard smaller({.ratio = 1.5, .window = 1});
   smaller.restore(whole.state());
   EXPECT_EQ(smaller.state().recent, std::vector{whole.state().recent.back()});

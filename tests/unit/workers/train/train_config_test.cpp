@@ -110,8 +110,7 @@ TEST(TrainConfig, CompatibilityModesSetTheirFields) {
   EXPECT_EQ(options.eos_ids, std::vector<TokenId>{7});
 }
 
-// Norms of a run with compat = "paper" that ended with 1 of 100 answers right, and of one with
-// token_mean that kept 98.
+// Norms of a compat = "paper" run that ended with 1 of 100 right, and of a token_mean run with 98.
 TEST(TrainConfig, AConsistencyGradientThatDrownsTheOtherIsTold) {
   StepMetrics metrics;
   metrics.step = 101;
