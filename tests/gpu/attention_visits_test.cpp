@@ -31,8 +31,7 @@ PackedLayout random_layout(unsigned seed, std::int64_t rows) {
   return layout;
 }
 
-/// (strip, key tile, complete).
-using Visit = std::tuple<std::int64_t, std::int64_t, bool>;
+using Visit = std::tuple<std::int64_t, std::int64_t, bool>;  ///< (strip, key tile, complete).
 
 std::set<Visit> visits_by_definition(const PackedLayout& layout, std::int64_t keys) {
   std::set<Visit> visits;
@@ -94,7 +93,7 @@ std::set<Visit> visits_of_keys(const AttentionVisits& visits) {
   return found;
 }
 
-/// Expects that every step of every key tile belongs to one block, with parts in ascending order.
+/// Every step of every key tile belongs to one block, parts in ascending order.
 void expect_all_steps(const AttentionVisits& visits, std::int64_t group) {
   std::vector<KeyWork> blocks = visits.key_work();
   std::ranges::sort(blocks, {}, &KeyWork::order);
@@ -120,7 +119,7 @@ void expect_all_steps(const AttentionVisits& visits, std::int64_t group) {
   EXPECT_EQ(next_first, next_part);
 }
 
-/// A key tile that all rows see must not be left to one block.
+/// Even if all rows see a tile.
 TEST(AttentionVisits, StepsOfEarlyKeysAreCutIntoParts) {
   AttentionVisits visits;
   constexpr std::int64_t kGroup = 7;
@@ -156,7 +155,6 @@ TEST(AttentionVisits, AreWhatTheLayoutSays) {
   }
 }
 
-/// Plain causal rows visit half of all tile pairs.
 TEST(AttentionVisits, CausalRowsNeedOneMaskForAStrip) {
   AttentionVisits visits;
   visits.place(causal_layout(1024), 1, 1);
@@ -165,7 +163,7 @@ TEST(AttentionVisits, CausalRowsNeedOneMaskForAStrip) {
   EXPECT_EQ(std::ranges::count(visits.strip_visits(), 0, &StripVisit::complete), 1024 / 32);
 }
 
-/// Devices with at least an A100's shared memory share one tile size, so that their bits agree.
+/// Bits agree on all devices with at least an A100's shared memory.
 TEST(LaneTiles, AreAsLargeAsADeviceHasRoomFor) {
   for (std::int64_t size = 2; size <= 256; size += 2) {
     for (std::int64_t group = 1; group <= kMostQueries; ++group) {

@@ -23,7 +23,7 @@ PTX_OF = {"12.4": "8.4", "12.5": "8.5", "12.6": "8.5", "12.8": "8.7", "12.9": "8
 
 
 def packages():
-    """Returns the folder nvidia/ of CUDA 12, or None."""
+    """The folder nvidia/ of CUDA 12, or None."""
     for place in filter(None, [os.environ.get("JFORGE_CUDA12"), *sys.path]):
         folder = pathlib.Path(place) / "nvidia"
         header = folder / "cuda_runtime/include/cuda_runtime_api.h"

@@ -1,5 +1,3 @@
-/// Compares the KernelSet's decoding functions with the CPU's.
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -150,7 +148,6 @@ TEST_F(KernelAgreement, AGroupOfWeights) {
   }
 }
 
-/// Covers every storage, more than one launch, every number of row tiles, odd depths.
 TEST_F(KernelAgreement, ProjectionsTogether) {
   using enum WeightStorage;
   struct Output {
@@ -196,7 +193,7 @@ TEST_F(KernelAgreement, ProjectionsTogether) {
   }
 }
 
-/// Covers both kinds of wide blocks, partial blocks, and runs of no, one and several steps.
+/// Wide and partial blocks; runs of no, one and several steps.
 TEST_F(KernelAgreement, ManyRowsHaveTheBitsOfFew) {
   struct Case {
     std::int64_t m;
@@ -271,8 +268,8 @@ TEST_F(KernelAgreement, ArgmaxTakesTheCpusTokens) {
   }
 }
 
-/// Hidden row p is zero except at depth p, where only column 100 + p is large: a depth that is
-/// skipped, repeated or misplaced loses its row's token.
+/// Hidden row p is zero except at depth p, where only column 100 + p is large: losing or moving a
+/// depth loses its row's token.
 TEST_F(KernelAgreement, ArgmaxReadsEveryDepth) {
   for (const std::int64_t k : kDepths) {
     const std::int64_t v = 100 + k;
@@ -292,7 +289,7 @@ TEST_F(KernelAgreement, ArgmaxReadsEveryDepth) {
   }
 }
 
-/// Returns a head [v, k] whose columns are permutations of the same values.
+/// Columns are permutations of the same values.
 Floats columns_of_equal_values(std::int64_t v, std::int64_t k) {
   Floats values = random_floats(k, 88);
   std::mt19937 generator(89);
@@ -304,7 +301,7 @@ Floats columns_of_equal_values(std::int64_t v, std::int64_t k) {
   return head;
 }
 
-/// Hidden values are equal, so logits tie except for rounding: the order of the sum decides.
+/// Logits tie except for rounding.
 TEST_F(KernelAgreement, ArgmaxOfNearTiesFollowsTheOrderOfTheSum) {
   for (const std::int64_t k : kDepths) {
     const Floats head = columns_of_equal_values(300, k);
@@ -318,8 +315,8 @@ TEST_F(KernelAgreement, ArgmaxOfNearTiesFollowsTheOrderOfTheSum) {
   }
 }
 
-/// Covers wide, partial and narrow blocks. Every other row ties except for rounding; each of the
-/// rest equals a column of the head, which beats any permutation of it.
+/// Wide, partial and narrow blocks. Every other row ties except for rounding; the rest equal a
+/// column, which beats its permutations.
 TEST_F(KernelAgreement, ArgmaxOfManyRowsTakesTheTokensOfFew) {
   struct Case {
     std::int64_t m;
@@ -358,10 +355,10 @@ TEST_F(KernelAgreement, ArgmaxOfManyRowsTakesTheTokensOfFew) {
   }
 }
 
-/// Columns 70, 71 and 290, in two column tiles, are equal and the best.
+/// Equal and best columns in two column tiles.
 TEST_F(KernelAgreement, ArgmaxTiesOverSeveralTilesGoToTheSmallestId) {
   const std::int64_t v = 300;
-  // 1300 gives several steps to each warp that shares a product's depth.
+  // 1300: several steps for each warp of a product.
   std::vector<std::int64_t> depths(kDepths.begin(), kDepths.end());
   depths.push_back(1300);
   for (const std::int64_t k : depths) {
@@ -409,8 +406,7 @@ std::vector<TokenId> sampled_tokens(KernelSet& kernels, MemoryAccount& account,
   return tokens;
 }
 
-/// Mixes options in one call, distinct and tied logits, fewer and more logits than lanes. If each
-/// option changes some token, none was ignored.
+/// If each option changes some token, none was ignored.
 TEST_F(KernelAgreement, SampledTokensAreTheCpus) {
   const std::vector<SamplingOptions> settings{
       {},
@@ -469,7 +465,6 @@ TEST_F(KernelAgreement, SampledTokensAreTheCpus) {
   }
 }
 
-/// Top-p keeps the first of equally likely tokens.
 TEST_F(KernelAgreement, TopPOfEqualsKeepsTheFirst) {
   constexpr std::int64_t kTokens = 700;
   std::vector<SampledRow> rows;
@@ -532,7 +527,6 @@ TEST_F(KernelAgreement, ArgmaxRefusesNaN) {
   }
 }
 
-/// Three slots of 96 rows, whose pages lie in any order.
 struct CacheProblem {
   static constexpr std::int64_t kSlots = 3;
   static constexpr std::int64_t kCapacity = 96;
@@ -555,7 +549,6 @@ struct CacheProblem {
 TEST_F(KernelAgreement, KeysAreRotatedOnTheirWayToTheCache) {
   CacheProblem problem;
   problem.rows = {{1, 60}, {1, 61}, {0, 3}, {1, 61, 61, 80}};
-  // with and without norms; queries for some rows or none
   const std::vector<std::int32_t> two{1, 3};
   for (const auto& [dim, normed, kept] : {std::tuple(10, false, two),
                                           {32, false, two},
@@ -643,7 +636,7 @@ TEST_F(KernelAgreement, CachedAttention) {
     cached_attention(t.kernels, problem.rows, queries, cache, output);
     const std::vector<CacheCopy> copies{{1, 80, 70}, {1, 81, 71}, {0, 0, 5}};
     cache_copy(t.kernels, copies, cache);
-    // Key layout is private to each set, so attention checks the copy.
+    // Key layout is private, so attention checks the copy.
     const TensorView behind = t.blank(problem.queries());
     cached_attention(t.kernels, problem.rows, queries, cache, behind);
     return {output, behind, cache.values};
@@ -683,7 +676,7 @@ TEST_F(KernelAgreement, CachedAttentionDoesNotDependOnTheBatch) {
   EXPECT_TRUE(same_bits(results[0], results[2]));
 }
 
-/// Blocks share a long context's keys if rows are few or other contexts short (splits_keys).
+/// Blocks share long contexts if rows are few (splits_keys).
 TEST_F(KernelAgreement, SplitKeysDoNotDependOnTheBatch) {
   CacheProblem problem;
   problem.slots = FullSlots(2, 7, 11);
@@ -694,7 +687,7 @@ TEST_F(KernelAgreement, SplitKeysDoNotDependOnTheBatch) {
       all.push_back({slot, row});
     }
   }
-  // Positions around the ends of splits; branches that fork within one.
+  // Ends of splits; branches that fork within one.
   for (const std::int32_t position : {0, 127, 128, 255, 256, 300, 383, 384}) {
     problem.rows.push_back({0, position});
     problem.rows.push_back({1, position});
@@ -747,7 +740,7 @@ TEST_F(KernelAgreement, SplitKeysDoNotDependOnTheBatch) {
   }
 }
 
-/// Large heads must fit the shared memory of every supported device (an A100's 163 KiB).
+/// Large heads must fit an A100's 163 KiB of shared memory.
 TEST_F(KernelAgreement, CachedAttentionHasRoomForEveryTile) {
   for (const std::int64_t dim : {64, 80, 96, 128, 256}) {
     for (std::int64_t group = 1; group <= 32; ++group) {
@@ -792,7 +785,6 @@ TEST_F(KernelAgreement, InvariantLinearDoesNotDependOnTheBatch) {
           t.kernels.pack_weight(t(random_floats(n * k, 98), {n, k}), storage, t.account());
       const TensorView x = t(random_floats(m * k, 99), {m, k});
       std::vector<TensorView> results;
-      // every tile width of the device, and one row
       for (const std::int64_t batch :
            {m, std::int64_t{32}, std::int64_t{16}, std::int64_t{8}, std::int64_t{1}}) {
         const TensorView y = t.blank({m, n});

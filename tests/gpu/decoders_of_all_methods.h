@@ -1,6 +1,6 @@
 #pragma once
 
-/// Decoders of every method, with settings and requests that vary with an index.
+/// Decoders of every method; settings and requests vary with an index.
 
 #include <cstdint>
 #include <memory>
@@ -44,7 +44,6 @@ inline LookaheadOptions lookahead_options(std::uint64_t which) {
 
 inline constexpr std::uint64_t kMethods = 7;
 
-/// Returns a decoder of method `which` modulo kMethods.
 inline std::unique_ptr<SequenceDecoder> make_decoder(std::uint64_t which, DecodeRequest request) {
   const auto n = static_cast<std::int32_t>(1 + which * 5 % 13);
   switch (which % kMethods) {

@@ -1,4 +1,4 @@
-// Collectives over device tensors must equal the host's, staged ones bit for bit.
+// Collectives of device tensors equal the host's, staged ones bit for bit.
 
 #include <dlfcn.h>
 #include <gmock/gmock.h>
@@ -23,7 +23,6 @@ namespace {
 
 using namespace jforge::test;
 
-/// Copies host tensors to a device and back for each operation.
 class ThroughDevice final : public Collectives {
  public:
   ThroughDevice(KernelSet& kernels, Collectives& inner) : kernels_(kernels), inner_(inner) {}
@@ -53,7 +52,7 @@ class ThroughDevice final : public Collectives {
   [[nodiscard]] double waited_seconds() const noexcept override { return inner_.waited_seconds(); }
 
  private:
-  /// Keeps on the device whether `part` lies in `whole`.
+  /// Then `part` must lie in `whole` on the device, too.
   static bool lies_in(const TensorView& part, const TensorView& whole) {
     const auto* const begin = static_cast<const std::byte*>(whole.raw());
     const auto* const at = static_cast<const std::byte*>(part.raw());
@@ -127,7 +126,7 @@ TEST(StagedCollectives, PayloadIsCountedByKind) {
   check_payload_of(test_world(), through);
 }
 
-/// From 16 ranks on, reductions use a ring, whose summation order must not depend on the pieces.
+/// From 16 ranks on, a ring whose summation order must not depend on the pieces.
 TEST(StagedCollectives, ManyRanksAddInTheOrderOfTheWhole) {
   if (test_world().size() > 1) {
     return;
@@ -148,7 +147,6 @@ TEST(StagedCollectives, TensorsOfTheHostAreRefused) {
   EXPECT_THROW(static_cast<void>(staged->all_reduce_sum(view_of(values))), InternalError);
 }
 
-/// NCCL needs a device for each rank.
 bool nccl_is_there() {
   const auto kernels = make_tested_kernel_set();  // selects each rank's device
   MemoryAccount account("probe");
@@ -163,7 +161,7 @@ bool nccl_is_there() {
 
 bool has_device_for_each_rank() { return cuda_device_count() >= test_world().size(); }
 
-/// Uses whole numbers, whose sums are exact in any order.
+/// Whole numbers have exact sums in any order.
 template <class T>
 void check_nccl(KernelSet& kernels, const Communicator& comm) {
   const auto nccl = make_nccl_collectives(comm);
@@ -241,8 +239,7 @@ TEST(NcclCollectives, TheHostWaitsForAnOperationsEnd) {
   EXPECT_TRUE(work.done());
 }
 
-/// Memory operations queue after NCCL's work and so wait for other ranks. The watchdog must not
-/// count this as the rank's own work.
+/// Memory operations wait for NCCL's work, which the watchdog must not count as the rank's own.
 TEST(NcclCollectives, MemoryBehindThemIsAWaitForOthers) {
   if (!nccl_is_there()) {
     GTEST_SKIP() << "no NCCL, or ranks share a device";
@@ -284,7 +281,7 @@ TEST(NcclCollectives, TheirEndIsAWaitForOthers) {
   EXPECT_EQ(clock.read().progress, before + 2);
 }
 
-/// The other ranks could not tell a retry from their next call.
+/// The others could not tell a retry from their next call.
 TEST(NcclCollectives, ACallThatFailsBehindNcclIsTheLast) {
   if (!nccl_is_there()) {
     GTEST_SKIP() << "no NCCL, or ranks share a device";
@@ -355,14 +352,12 @@ TEST(NcclCollectives, AnErrorsUnwindingDoesNotWaitForRanksThatNeverCome) {
   test_world().barrier();
   try {
     const auto nccl = make_nccl_collectives(test_world());
-    // connects the ranks
-    nccl->all_reduce_sum(values.floats({1024})).wait();
+    nccl->all_reduce_sum(values.floats({1024})).wait();  // connects the ranks
     if (nccl->rank() == 0) {
       const Work work = nccl->all_reduce_sum(values.floats({1024}));
       throw DataError("rank 0 fails");
     }
-    // as after agreeing on the failure
-    throw DataError("rank 0 failed");
+    throw DataError("rank 0 failed");  // as after agreeing on the failure
   } catch (const DataError&) {
   }
   test_world().barrier();

@@ -1,4 +1,4 @@
-// Checkpoints move bit for bit between host and device, to any rank count and ZeRO stage.
+// Checkpoints move bit for bit between devices, rank counts and ZeRO stages.
 
 #include <gtest/gtest.h>
 
@@ -41,7 +41,6 @@ TEST(DeviceResume, CheckpointsGoBetweenHostAndDeviceAtAnyRankCountAndStage) {
         same_ranks.ranks = ranks;
         const End end = load_and_train(same_ranks, checkpoint_under(root.path()));
         if ((loading == Place::host) == (place == Place::host)) {
-          // The same kernels compute on the same numbers, wherever the state lies.
           EXPECT_EQ(end, run.end);
         } else {
           EXPECT_NEAR(end.loss / run.end.loss, 1, 1e-5);

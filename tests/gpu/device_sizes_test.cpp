@@ -1,9 +1,7 @@
-/// Kernels at sizes that need a real device: more than 65,535 rows, 2³¹ elements or 2³² bytes; a 7B
-/// model's widths. The emulated device runs the same tests on a few rows, to check the tests.
-///
-/// Inputs repeat one block of eight times a prime elements: no two rows are equal, and an index
-/// that is off by a power of two reads another value. Outputs start as NaN, and every element must
-/// be written. Sampled rows and columns are compared with CPU kernels or sums in double.
+/// Sizes that need a real device: more than 65,535 rows, 2³¹ elements or 2³² bytes. The emulated
+/// device runs the same tests on a few rows, to check the tests. Inputs repeat one block of eight
+/// times a prime elements: rows differ, and an index that is off by a power of two reads another
+/// value. Outputs start as NaN. Sampled rows and columns are compared with the CPU or with double.
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -50,7 +48,6 @@ Floats rounded(Floats values) {
   return values;
 }
 
-/// A block of values in [−scale, scale] that tensors repeat.
 class Pattern {
  public:
   explicit Pattern(unsigned seed, DType type = DType::bfloat16, float scale = 1.0F)
@@ -88,8 +85,7 @@ class Pattern {
   Floats block_;
 };
 
-/// Returns up to `most` of `count` rows: the ends, those around powers of two in rows, elements and
-/// bytes, and random ones.
+/// The ends, those around powers of two in rows, elements and bytes, and random ones.
 std::vector<std::int64_t> samples(std::int64_t count, std::int64_t width = 1,
                                   std::size_t most = 32) {
   std::set<std::int64_t> found{0, count - 1};
@@ -114,7 +110,6 @@ std::vector<std::int64_t> samples(std::int64_t count, std::int64_t width = 1,
   return {found.begin(), found.end()};
 }
 
-/// The largest error relative to its bound.
 class Worst {
  public:
   void see(double found, double expected, double bound, std::int64_t row, std::int64_t column) {
@@ -134,12 +129,12 @@ class Worst {
   std::string text_;
 };
 
-/// Half a unit in the last place of a bfloat16, or a float32's allowance.
+/// Half a bfloat16 unit in the last place, or a float32's allowance.
 double rounding_of(double value, DType type) {
   return type == DType::bfloat16 ? 0x1p-8 * std::abs(value) : 1e-6 * std::abs(value);
 }
 
-/// Returns why the device cannot hold `bytes` besides the kernels' memory; empty if it can.
+/// Why the device cannot hold `bytes` besides the kernels' memory, or "".
 std::string lack_of(std::int64_t bytes) {
   const auto needed = static_cast<std::uint64_t>(bytes) + (std::uint64_t{3} << 30);
   cuda_memory::give_back_unused();
@@ -195,7 +190,7 @@ class DeviceSizes : public KernelAgreement {
     }
   }
 
-  /// Expects no NaN or infinity: every element was written.
+  /// No NaN or infinity: every element was written.
   void expect_written(const TensorView& view, const char* what) {
     const std::int64_t count = view.elements();
     const TensorView flat = view.reshaped({count});
@@ -215,7 +210,7 @@ class DeviceSizes : public KernelAgreement {
     EXPECT_TRUE(std::isfinite(total)) << what << ": an element was not written";
   }
 
-  /// Expects the view to repeat its first period() elements, and returns those.
+  /// Returns the first period() elements, which must repeat.
   Floats expect_periodic(const TensorView& view, const char* what) {
     const std::int64_t count = view.elements();
     const std::int64_t parts = count / period();
@@ -373,7 +368,7 @@ TEST_F(DeviceSizes, RmsNormAndItsGradient) {
       sum += term;
       magnitude += std::abs(term);
     }
-    // The float32 sum of a run of 128 rows errs by far less than one row's term.
+    // Errs by far less than one row's term.
     worst.see(wide(found[at(column)]), wide(dw[column]) + sum, 2e-7 * magnitude + 1e-5, 0, column);
   }
   worst.expect("weight gradient");
@@ -545,7 +540,7 @@ TEST_F(DeviceSizes, KeepRows) {
 
 // ---- products of training
 
-/// Compares found [R, C] at sampled rows and columns with start + Σ left · right.
+/// found [R, C] at sampled places must be start + Σ left · right.
 struct ProductSamples {
   TensorView found;
   std::vector<std::int64_t> rows;
@@ -553,7 +548,7 @@ struct ProductSamples {
   std::vector<Floats> lefts{};   ///< by row
   std::vector<Floats> rights{};  ///< by column
 
-  /// Several hundred standard deviations of a float32 sum's error, but below most single terms.
+  /// Several hundred standard deviations, but below most single terms.
   template <class Start>
   void expect_close(const Start& start, const char* what, bool rounds_sum = false) const {
     Worst worst;
@@ -676,7 +671,7 @@ TEST_F(DeviceSizes, ProductsOfFloat32) {
 
 // ---- packed attention
 
-/// Each sample is half clean rows, half noisy rows in runs that see a prefix of the clean ones.
+/// Half clean rows, half noisy ones in runs that see a prefix.
 PackedLayout layout_of_samples(std::int64_t count, std::int64_t rows, std::int64_t run) {
   PackedLayout layout;
   for (std::int64_t sample = 0; sample < count; ++sample) {
@@ -701,15 +696,13 @@ struct AttentionShape {
   std::int64_t samples = sized(66, 4);
 };
 
-/// One sample's attention in double. Backward reads the device's output and log-sum-exp, as kernels
-/// do.
+/// In double; backward reads the device's output and log-sum-exp.
 class SampleAttention {
  public:
   struct Tensors {
     Floats q, k, v, output_gradient, output, log_sum_exp;
   };
-  /// A result and the magnitudes that its errors scale with: of the rounded weights, and of float32
-  /// sums.
+  /// Magnitudes of the rounded weights' error and of float32's.
   struct Sums {
     explicit Sums(std::int64_t dim) : value(at(dim)), rounded(at(dim)), exact(at(dim)) {}
     void add(double weight, double magnitude, const float* vector) {
@@ -812,7 +805,6 @@ class SampleAttention {
     return std::exp(score(row, head, key) -
                     wide(tensors_.log_sum_exp[at(row * shape_.heads + head)]));
   }
-  /// Returns the gradient of a scaled score.
   [[nodiscard]] Slope slope_of(std::int64_t row, std::int64_t head, std::int64_t key) const {
     const float* const gradient = query_of(tensors_.output_gradient, row, head);
     const double dp = dot(gradient, key_of(tensors_.v, key, head / group()));
@@ -867,8 +859,7 @@ void DeviceSizes::check_attention(DType type) {
   Worst sums;
   std::array<Worst, 3> slopes;
   const std::int64_t half = shape.rows / 2;
-  // Row 65,536 of a device's layout starts sample samples − 2.
-  for (const std::int64_t sample :
+  for (const std::int64_t sample :  // Row 65,536 of a device's layout starts sample samples − 2.
        {std::int64_t{0}, shape.samples / 2, shape.samples - 2, shape.samples - 1}) {
     const std::int64_t base = sample * shape.rows;
     const auto found = [&](const TensorView& view) {
@@ -923,8 +914,8 @@ TEST_F(DeviceSizes, PackedAttentionOnLanes) { check_attention(DType::float32); }
 
 // ---- vocabulary loss
 
-/// Repeats a few kinds of rows, so that the host can sum all: hidden row r has kind r % kKinds. The
-/// clean row of item i is in the first half, its student row in the second.
+/// A few kinds of rows repeat, so that the host can sum all: hidden row r has kind r % kKinds. Item
+/// i's clean row is in the first half, its student in the second.
 void DeviceSizes::check_loss(DType type) {
   constexpr std::int64_t kKinds = 31;
   constexpr std::int64_t kHidden = 64;
@@ -1021,7 +1012,7 @@ void DeviceSizes::check_loss(DType type) {
           clean
               ? clean_weight * (means[at(kind)][at(c)] - wide(head[target_of(kind) * kHidden + c]))
               : student_weight * (means[at(student_of(kind))][at(c)] - means[at(kind)][at(c)]);
-      // Σ |gradient · head| and the result are below twice the weight.
+      // Both sums are below twice the weight.
       const double bound = 2 * rounding * (clean ? clean_weight : student_weight);
       worst.see(wide(gradients[at(row * kHidden + c)]), expected, bound, row, c);
     }
@@ -1053,8 +1044,7 @@ void DeviceSizes::check_loss(DType type) {
                                          clean_weight * std::abs(clean * hidden));
       }
       const double expected = wide(start[token * kHidden + c]) + sum;
-      // Chunks are added one after another.
-      of_head.see(wide(row[at(c)]), expected,
+      of_head.see(wide(row[at(c)]), expected,  // Chunks are added one after another.
                   rounding * magnitude + 1e-5 * (1 + std::abs(expected)), token, c);
     }
   }
@@ -1067,8 +1057,7 @@ TEST_F(DeviceSizes, VocabularyLossOfFloat32) { check_loss(DType::float32); }
 
 // ---- decoding
 
-/// A cache of more than 2³¹ elements, all NaN except for a dozen pages of three slots at its ends
-/// and around powers of two.
+/// More than 2³¹ elements, NaN except for a dozen pages at the ends and around powers of two.
 void DeviceSizes::check_cache(DType type, double tolerance) {
   constexpr std::int64_t kSlotPages = 4;
   const std::int64_t heads = sized(28, 7);
@@ -1161,7 +1150,6 @@ void DeviceSizes::check_cache(DType type, double tolerance) {
 
 TEST_F(DeviceSizes, CacheOfFloat32) { check_cache(DType::float32, kTolerance); }
 
-/// Weights of keys and rotated keys are rounded, unlike the CPU's.
 TEST_F(DeviceSizes, CacheOfBfloat16) { check_cache(DType::bfloat16, 0x1p-7); }
 
 void DeviceSizes::check_decode_product(std::int64_t n, std::int64_t k, WeightStorage storage,
@@ -1256,7 +1244,7 @@ TEST_F(DeviceSizes, ArgmaxOfManyRows) {
   const std::int64_t rows = many_rows();
   const std::int64_t vocabulary = sized(152'064, 130);
   constexpr std::int64_t kHidden = 64;
-  // Kernels keep the best of every sixteen columns, in eight bytes.
+  // Eight bytes for every sixteen columns.
   if (const std::string lack = lack_of(rows * vocabulary / 2 + vocabulary * kHidden * 6);
       !lack.empty()) {
     GTEST_SKIP() << lack;
@@ -1345,7 +1333,6 @@ TEST_F(DeviceSizes, SampledTokensOfManyRows) {
 
 // ---- the update
 
-/// 16 bytes a parameter, and the rounded copy.
 TEST_F(DeviceSizes, AdamWAndSumOfSquares) {
   const std::int64_t count = sized(std::int64_t{1} << 31, 4000) + 3 * period() + 77;
   if (const std::string lack = lack_of(count * 18); !lack.empty()) {
@@ -1387,7 +1374,6 @@ TEST_F(DeviceSizes, AdamWAndSumOfSquares) {
   }
 }
 
-/// The other tests rely on these hashes.
 TEST_F(DeviceSizes, ContentHash) {
   const std::int64_t count = sized(std::int64_t{1} << 31, 4000) + 3 * period() + 77;
   if (const std::string lack = lack_of(count * 2); !lack.empty()) {

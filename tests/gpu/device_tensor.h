@@ -75,7 +75,7 @@ inline ::testing::AssertionResult same_bits(const Floats& a, const Floats& b) {
   return ::testing::AssertionSuccess();
 }
 
-/// Returns max |a − b| / max |b|; huge for NaN and for different sizes.
+/// max |a − b| / max |b|; huge for NaN and for different sizes.
 inline double relative_error(const Floats& a, const Floats& b) {
   if (a.size() != b.size()) {
     return 1e30;
@@ -90,8 +90,7 @@ inline double relative_error(const Floats& a, const Floats& b) {
   return worst / scale;
 }
 
-/// Like relative_error(), but forgives one bfloat16 unit in the last place, which a difference
-/// before rounding can cause.
+/// Forgives a bfloat16 unit in the last place, which a difference before rounding can cause.
 inline double rounded_error(const Floats& a, const Floats& b) {
   constexpr float kUnit = 1.0F / 128;
   Floats nearest = a;

@@ -1,5 +1,4 @@
-/// Plays device memory on the host. A tensor's device alone tells the two apart, so a missing copy
-/// shows as a refused tensor.
+/// Device memory on the host; a missing copy shows as a refused tensor.
 
 #include <cstdlib>
 #include <cstring>

@@ -1,5 +1,3 @@
-/// Makes the program's CUDA kernels run on the host.
-
 #include "model/kernels/cuda/cuda_kernel_set.h"
 #include "model/kernels/cuda/cuda_kernel_set_internal.h"
 #include "runtime/tensor/cuda_memory.h"

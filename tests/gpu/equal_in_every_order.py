@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""equal_in_every_order.py COMMAND FILTER: runs the chosen tests of COMMAND ("PROGRAM" or "mpirun -n 2 PROGRAM …") in
-several work orders of the emulated device (JFORGE_EMULATED_ORDER) and compares the printed lines "digest …"."""
+"""equal_in_every_order.py COMMAND FILTER: runs tests of COMMAND ("PROGRAM" or "mpirun -n 2 PROGRAM …") in several work
+orders (JFORGE_EMULATED_ORDER) and compares the printed lines "digest …"."""
 
 import os
 import shlex

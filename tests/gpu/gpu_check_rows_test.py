@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests launch/gpu_check.sh in a fake bundle of scripts with fake devices. gpu_check_test.py tests the real bundle."""
+"""launch/gpu_check.sh in a fake bundle of scripts; gpu_check_test.py tests the real one."""
 
 import contextlib
 import io
@@ -37,7 +37,6 @@ for size in 1 16 256; do for name in all_reduce reduce_scatter all_gather; do
   echo "| $name of $size MiB, $RANKS ranks | 10 GB/s | 450 GB/s | 2.2 % |"
 done; done
 """
-# At least as many rows as any real benchmark.
 BENCHMARK = """#!/bin/sh
 echo "$(basename "$0") ${RANKS:-alone} $LC_ALL" >>"$NOTES"
 for row in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17; do echo "| $(basename "$0") $row | 1 GB/s | 2 GB/s | 50 % |"; done
@@ -93,7 +92,7 @@ SLICED = """GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-0)
 
 
 def heed_signals():
-    """Undoes nohup's ignored signals, which a shell cannot trap."""
+    """A shell cannot trap signals that nohup ignores."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
@@ -116,7 +115,6 @@ class Rows(unittest.TestCase):
         self.cuda = self.folder / "cuda"
         self.cuda.mkdir()
         (self.cuda / "libcudart.so.13").touch()
-        # Hides the machine's PyTorch.
         (self.folder / "python").mkdir()
         (self.folder / "python/torch.py").write_text("raise ImportError\n", encoding="utf-8")
 
@@ -262,8 +260,6 @@ class Rows(unittest.TestCase):
             self.check(listed, "yes", "--only", "collectives")
             self.assertRegex(self.notes, r"(?m)^benchmark 3$")
 
-    # Selection of rows and time limits.
-
     def rows(self, table):
         return re.findall(r"(?m)^\| ([^|]+?) \|", table)[2:]
 
@@ -309,10 +305,8 @@ class Rows(unittest.TestCase):
         self.assert_row(table, "test: killed", "**failed (137)**", r"[\d.]+ s")
         self.assert_row(table, "test: slow", "**timed out**", r"[\d.]+ s")
 
-    # Endings.
-
     def expect_ended(self, process):
-        """Waits for the end: the process may not be reaped yet."""
+        """The process may not be reaped yet."""
         status = pathlib.Path("/proc", process.strip(), "status")
         patience = time.monotonic() + 20
         try:
@@ -354,8 +348,6 @@ class Rows(unittest.TestCase):
         self.check(1, SHARED, "--only", "tests")
         self.expect_ended(self.notes)
 
-    # Output of programs.
-
     def test_coloured_output_is_read(self):
         self.checks("coloured\t60\tprintf '\\033[0;32m%s\\033[m%s\\n' '[  PASSED  ] ' '2 tests.' "
                     "'[  SKIPPED ] ' '1 test, listed below:'",
@@ -378,7 +370,7 @@ class Rows(unittest.TestCase):
         self.assert_row(self.check(1, SHARED, "--only", "tests"), "memory of training", "measured", "9 MB")
 
     def test_flex_attentions_own_trouble_is_no_failure(self):
-        """PyTorch may be missing or too old, or the measuring script may fail."""
+        """For any reason, only the ratio is left out."""
         modules = ("import sys, types\nfor name in ('nn', 'nn.attention', {}):\n"
                    "    sys.modules['torch.' + name] = types.ModuleType(name)\n")
         there = modules.format("'nn.attention.flex_attention'") + (
@@ -395,7 +387,7 @@ class Rows(unittest.TestCase):
         for said, why in (("echo '========= Error: Device not supported.'; exit 1", "Error: Device not supported."),
                           ("echo '========= Internal Sanitizer Error'; exit 9", "Internal Sanitizer Error"),
                           ("echo 'error 999 | at cudaMalloc'; exit 3", "error 999 / at cudaMalloc")):
-            table = self.check(1, SHARED, "--only", "sanitizer", FAKE_SANITIZER=said, expected=1)  # nothing ran
+            table = self.check(1, SHARED, "--only", "sanitizer", FAKE_SANITIZER=said, expected=1)
             self.assert_row(table, "compute-sanitizer", "unusable", re.escape(why))
             self.assertIn(f"Without compute-sanitizer (unusable: {why}).", table)
             self.assertEqual(["compute-sanitizer"], self.rows(table))
@@ -420,8 +412,6 @@ class Rows(unittest.TestCase):
         self.assert_row(table, "compute-sanitizer", "not on this machine", "")
         self.assertIn("Without compute-sanitizer (not on this machine).", table)
 
-    # Environments of jobs and users.
-
     def test_the_environment_of_a_job_is_not_passed_on(self):
         self.checks('asked\t60\tenv | grep -cE "^(SLURM|PMI|PMIX|OMPI)_" >>"$NOTES"; echo "[  PASSED  ] 1 test."')
         self.check(1, SHARED, "--only", "asked", SLURM_JOB_ID="1", PMI_RANK="0", PMIX_RANK="0", OMPI_MCA_pml="ucx")
@@ -444,8 +434,6 @@ class Rows(unittest.TestCase):
             return "\n- note: compute mode Exclusive_Process: two ranks" in table
         self.assertTrue(told(1, "Exclusive_Process"))
         self.assertFalse(told(2, "Exclusive_Process") or told(1, "Default"))
-
-    # Missing requirements.
 
     def refused(self, *arguments, expected=4, **variables):
         """Returns the only line that it prints."""

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests launch/gpu_check.sh and its bundle without a GPU: unpacked elsewhere and started in an empty environment, it
-has all libraries, reports that there is no GPU, and prints a correct table on the emulated device."""
+"""launch/gpu_check.sh and its bundle without a GPU: unpacked elsewhere, in an empty environment, it has all libraries,
+says that there is no GPU, and prints a correct table on the emulated device."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ import gpu_bundle  # noqa: E402  (where it lies is known here only)
 NO_GPU, MISSING = 77, 4
 BWRAP = shutil.which("bwrap") and subprocess.run(["bwrap", "--dev-bind", "/", "/", "true"], check=False).returncode == 0
 
-# The parts of PyTorch that flex_attention.py uses; every measurement takes one second.
+# Every measurement takes one second.
 TORCH = {
     "__init__.py": """import contextlib, itertools, os, time, types
 time.perf_counter = itertools.count().__next__
@@ -42,7 +42,7 @@ cuda = types.SimpleNamespace(is_available=lambda: "NO_CUDA" not in os.environ, g
     "_functorch/config.py": "",
     "nn/attention/flex_attention.py": "flex_attention = create_block_mask = lambda *_, **__: None",
 }
-# Reports the number of cases, or just that it works.
+# The number of cases, or just that it works.
 SANITIZER = """#!/bin/sh
 while [ "$1" != 9 ]; do shift; done
 shift
@@ -50,7 +50,6 @@ shift
 cat "$0.cases"
 echo "[  PASSED  ] $(grep -c . "$0.cases") tests."
 """
-# At least as many rows as any real benchmark.
 FIGURES = """#!/bin/sh
 for row in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17; do echo "| figure $row | 1 GB/s | 2 GB/s | 50 % |"; done
 """
@@ -185,7 +184,6 @@ class Bundle(unittest.TestCase):
                     r"trajectories, .* parallel, weights bfloat16_arithmetic, .* \| measured \| .* \| unknown, target 45 % \|",
                     r"trajectories, .* parallel, weights bfloat16, .* \| measured \| "):
             self.assertRegex(said.stdout, rf"(?m)^\| {row}")
-        # Figures are rounded before the division.
         shape = r"forward, 144 rows, \d+ pairs, heads 4/2 of 64, bfloat16"
         own, other, ratio = re.search(rf"(?m)^\| packed attention against FlexAttention, {shape} \| measured \| (\S+) TFLOP/s "
                                       r"\| FlexAttention (\S+) TFLOP/s, target 1\.2 at least \| (\S+) \|$", said.stdout).groups()

@@ -1,5 +1,5 @@
-/// Entry of tests that need a CUDA device. Without device and driver they are skipped, or fail if
-/// JFORGE_REQUIRE_GPU is set; a broken device or driver is always a failure.
+/// Without device and driver, tests are skipped, or fail if JFORGE_REQUIRE_GPU is set; a broken
+/// device or driver is always a failure.
 
 #include <gtest/gtest.h>
 

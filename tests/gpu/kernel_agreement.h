@@ -1,6 +1,6 @@
 #pragma once
 
-/// Fixture that compares the tested KernelSet with the CPU's.
+/// Compares the tested KernelSet with the CPU's.
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 #include "tests/support/tested_kernel_set.h"
 
 namespace jforge::test {
-/// Allows for another order of a few hundred summands and a few units in the last place of exp.
+/// A few hundred summands in another order; exp to a few units in the last place.
 inline constexpr double kTolerance = 5e-6;
 
 /// of weights and activations
@@ -98,8 +98,7 @@ inline std::vector<TokenId> tokens_of(std::int64_t count, TokenId vocabulary, un
   }
   return tokens;
 }
-/// Two samples: clean rows 0–49 with three noisy runs that see prefixes of them, and a plain causal
-/// one.
+/// Clean rows 0–49, three noisy runs that see prefixes, and a plain causal sample.
 inline PackedLayout layout_with_prefixes() {
   PackedLayout layout;
   layout.num_rows = 170;

@@ -1,5 +1,4 @@
-/// Compares every function of the tested KernelSet with the CPU's: equal bits if both do the same
-/// operations in the same order, else within the rounding of float32 sums.
+/// Equal bits if both sets do the same operations in the same order, else within float32 rounding.
 
 #include "tests/gpu/kernel_agreement.h"
 
@@ -131,7 +130,7 @@ TEST_F(KernelAgreement, AddAndNormInOnePass) {
           const TensorView weight = t.random({columns}, 16, type);
           const TensorView stream = t.random(shape, 17, stream_type);
           const TensorView inverse = t.blank({19});
-          const TensorView y = t.random(shape, 18, type);  // the addend shares memory with y
+          const TensorView y = t.random(shape, 18, type);
           t.kernels.add_rms_norm(y, stream, weight, 1e-6F, y, inverse);
           const TensorView sum = t.random(shape, 17, stream_type);
           const TensorView expected_inverse = t.blank({19});
@@ -178,7 +177,6 @@ TEST_F(KernelAgreement, RotaryOfQueriesAndKeysAtOnce) {
   }
 }
 
-/// Unaligned rows are read element by element.
 TEST_F(KernelAgreement, AlignmentChangesNoBit) {
   constexpr std::int64_t kRows = 5;
   constexpr std::int64_t kColumns = 64;
@@ -219,7 +217,7 @@ TEST_F(KernelAgreement, AlignmentChangesNoBit) {
     t.kernels.add(rows, sum);
     const TensorView converted = made(shape, DType::bfloat16);
     t.kernels.convert(sum, converted);
-    // Only the bias is unaligned: a library may compute unaligned matrices differently.
+    // A library may compute unaligned matrices differently.
     const TensorView product = t.blank({kRows, 24}, type);
     t.kernels.linear(t.random(shape, 41, type), t.random({24, kColumns}, 42, type),
                      made({24}, type), product);
@@ -276,7 +274,7 @@ struct ProductCase {
   DType operands, result;
   std::int64_t m, n, k;
 };
-/// Covers every mix of types, unaligned sizes, empty sums, and a depth that a library may split.
+/// Mixed types, unaligned sizes, empty sums, a depth that a library may split.
 constexpr ProductCase kProducts[] = {
     {DType::float32, DType::float32, 150, 37, 53}, {DType::bfloat16, DType::bfloat16, 150, 37, 53},
     {DType::bfloat16, DType::float32, 24, 64, 48}, {DType::bfloat16, DType::float32, 1, 17, 1},
@@ -300,8 +298,8 @@ TEST_F(KernelAgreement, LinearForwardAndBackward) {
       t.kernels.linear(x, weight, t.random({matrix[0]}, 22, type), with_bias);
       const TensorView dy = t.random(output, 23, type);
       const TensorView written = t.blank(input, to);
-      // cuBLAS rounds a product before it adds it to a bfloat16 value, an error of one unit of the
-      // larger value. The addend is made the larger one.
+      // cuBLAS rounds a product before it adds it to a bfloat16 value, so the addend is made
+      // larger.
       Floats large = random_floats(input.elements(), 24);
       std::ranges::for_each(large, [](float& value) { value += value < 0 ? -32.0F : 32.0F; });
       const TensorView added = t(large, input, to);
@@ -354,7 +352,7 @@ TEST_F(KernelAgreement, PackedAttentionForwardAndBackward) {
       if (type == DType::bfloat16 && heads * dim > 80) {
         continue;  // the same arithmetic; saves time
       }
-      // Both sets' backward take the same output, so that its rounding does not count.
+      // So that the output's rounding does not count.
       Floats output;
       Floats log_sum_exp;
       expect_close(
@@ -392,7 +390,7 @@ TEST_F(KernelAgreement, WhatARowDoesNotSeeIsNeverRead) {
   const Shape key{rows, 1, 8};
   Floats k = random_floats(key.elements(), 41);
   Floats v = random_floats(key.elements(), 42);
-  const std::int64_t poisoned = 49;  // the last clean row: seen by itself and by rows 97–119
+  const std::int64_t poisoned = 49;  // the last clean row, seen by itself and rows 97–119
   for (std::int64_t d = 0; d < 8; ++d) {
     k[static_cast<std::size_t>(poisoned * 8 + d)] = std::numeric_limits<float>::quiet_NaN();
     v[static_cast<std::size_t>(poisoned * 8 + d)] = std::numeric_limits<float>::quiet_NaN();
@@ -437,7 +435,7 @@ std::vector<LossItem> random_items(std::int64_t rows, TokenId vocabulary) {
     }
     items.push_back(item);
     if (row % 7 == 3) {
-      items.push_back(item);  // duplicate rows
+      items.push_back(item);
     }
   }
   return items;
@@ -451,8 +449,7 @@ struct LossCase {
   double tolerance;
   ArLoss ar_loss = ArLoss::cross_entropy;
 };
-/// Logit gradients are rounded to bfloat16: one that rounds the other way changes a sum by 2⁻⁹ of
-/// its part.
+/// Rounding a logit gradient the other way changes a sum by 2⁻⁹ of its part.
 constexpr LossCase kLosses[] = {
     {DType::float32, DType::float32, 0.7F, false, 2e-5},
     {DType::float32, DType::float32, 0.0F, false, 2e-5},
@@ -523,8 +520,7 @@ TEST_F(KernelAgreement, SumOfSquares) {
   }
 }
 
-/// Empty, partial and whole hash blocks; float32 at any element, bfloat16 also at unaligned
-/// addresses.
+/// Empty, partial and whole blocks; also unaligned bfloat16.
 TEST_F(KernelAgreement, ContentHash) {
   for (const DType type : kElementTypes) {
     for (const std::int64_t count : {0, 1, 5000, 16384, 32768, 300001}) {
@@ -544,7 +540,7 @@ TEST_F(KernelAgreement, ContentHash) {
   }
 }
 
-/// One launch's parts and more; parts of several blocks.
+/// More parts than a launch takes; parts of several blocks.
 TEST_F(KernelAgreement, ContentHashOfParts) {
   for (const auto& [parts, size] : {std::pair<std::int64_t, std::int64_t>{1, 300},
                                     {16, 300},
@@ -572,7 +568,7 @@ TEST_F(KernelAgreement, ContentHashOfParts) {
 }
 
 TEST_F(KernelAgreement, AdamWWithItsCopyAndHashes) {
-  // 12000: the float32 parts fill two hash blocks, the copy one.
+  // 12000: float32 parts fill two hash blocks, the copy one.
   for (const std::int64_t count : {7, 12000, 20011, 32768}) {
     for (const bool decay : {true, false}) {
       std::vector<std::vector<std::int64_t>> hashes;
@@ -636,7 +632,7 @@ TEST_F(KernelAgreement, TrainingRepeats) {
 }
 
 #if !defined(JFORGE_EMULATED_DEVICE)
-/// Counts requests for algorithms; only the emulated cuBLASLt does.
+/// Counted by the emulated cuBLASLt only.
 std::optional<std::uint64_t> algorithms_asked() {
   using Count = std::uint64_t (*)();
   const auto asked =
@@ -644,7 +640,7 @@ std::optional<std::uint64_t> algorithms_asked() {
   return asked == nullptr ? std::nullopt : std::optional(asked());
 }
 
-/// An A100's shared memory and that of sm_86 and sm_89. Needs the emulated device.
+/// Shared memory of an A100, and of sm_86 and sm_89.
 TEST_F(KernelAgreement, AttentionOfSmallerTilesHasTheSameBits) {
   if (!algorithms_asked()) {
     GTEST_SKIP() << "a real device has the memory that it has";
@@ -701,7 +697,7 @@ TEST_F(KernelAgreement, WarmProductsAskForNoAlgorithm) {
   }));
 }
 
-/// Training meets any number of row counts, so the least recently used plan is dropped.
+/// The least recently used plan is dropped.
 TEST_F(KernelAgreement, ProductsOfAnyNumberOfShapesTakeBoundedMemory) {
   static_cast<void>(run_on(*tested_, [&](Tensors& t) -> std::vector<TensorView> {
     constexpr std::int64_t kShapes = 4096 + 100;  // more than CudaProducts::kMostPlans
@@ -726,7 +722,7 @@ TEST_F(KernelAgreement, ProductsOfAnyNumberOfShapesTakeBoundedMemory) {
 }
 #endif
 
-/// Buffers are zeroed, copied and freed outside the kernels' queue.
+/// Memory operations are outside the kernels' queue.
 TEST_F(KernelAgreement, MemoryKeepsItsOrderWithKernels) {
   constexpr std::int64_t kCount = 100000;
   const Floats ones(kCount, 1.0F);
@@ -737,10 +733,9 @@ TEST_F(KernelAgreement, MemoryKeepsItsOrderWithKernels) {
       for (int k = 0; k < 3; ++k) {
         const DeviceTensor added(t.kernels, account_, ones, {kCount});
         t.kernels.add(added.view(), sum);
-      }  // freed while the kernel may still have to run
+      }
       EXPECT_EQ(values_of(sum), Floats(kCount, 3.0F));
     }
-    // Without a free, which would order the work after it.
     const TensorView added = t(ones, {kCount});
     for (int i = 0; i < 2; ++i) {
       zero_tensor(sum);
@@ -765,7 +760,7 @@ TEST_F(KernelAgreement, OutOfMemorySaysWhatAskedAndWhatHoldsTheRest) {
   }
 }
 
-/// Logits, work space and index data take gigabytes of a large model.
+/// They take gigabytes for a large model.
 TEST_F(KernelAgreement, OutOfMemoryNamesWhatTheKernelsHold) {
   static_cast<void>(run_on(*tested_, [&](Tensors& t) -> std::vector<TensorView> {
     const std::vector<LossItem> items = random_items(40, 30);

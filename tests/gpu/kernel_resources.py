@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""kernel_resources.py PROGRAM LIMITS ARCHITECTURE…: reads the resource use of each kernel from the machine code and PTX
-in PROGRAM. Prints a table, then a line for each breach of the table LIMITS (kernel_resources.md); exits 1 if there is
-any. Needs neither the CUDA toolkit nor a device."""
+"""kernel_resources.py PROGRAM LIMITS ARCHITECTURE…: reads kernels' resources from the machine code and PTX in PROGRAM.
+Prints a table and a line for each breach of LIMITS (kernel_resources.md); exits 1 if there is any. Needs no toolkit and
+no device."""
 
 import argparse
 import collections
@@ -16,15 +16,15 @@ import sys
 
 FATBIN_MAGIC = 0xBA55ED50
 PTX, MACHINE_CODE = 1, 2
-# Attributes of .nv.info: registers of a kernel, bytes of a thread's stack frame (spills included).
+# .nv.info: registers; bytes of a thread's stack frame, spills included.
 REGISTER_COUNT, FRAME_SIZE = 0x2F, 0x11
-# From sm_90 on ptxas counts the system's part of a block's shared memory.
+# ptxas counts the system's part from sm_90 on.
 SYSTEM_SHARED = {90: 1024}
-# The low 12 bits of mma.sync's instruction for 16-bit elements.
+# The low 12 bits of mma.sync's instruction.
 HMMA = 0x23C
 # Any architecture that a limit does not name.
 ANY = 0
-# Of a multiprocessor of sm_80 and sm_90; a warp's registers are allocated in units.
+# Of a multiprocessor, sm_80 and sm_90; WARP_REGISTERS is an allocation unit.
 REGISTERS, WARP_REGISTERS, MOST_WARPS = 65536, 256, 64
 
 
@@ -37,7 +37,7 @@ class Kernel:
 
     @property
     def warps(self):
-        """Returns the warps of a multiprocessor that registers allow; its four schedulers share them evenly."""
+        """Limited by registers; four schedulers share the warps evenly."""
         of_warp = math.ceil(max(1, self.registers) * 32 / WARP_REGISTERS) * WARP_REGISTERS
         return min(MOST_WARPS, REGISTERS // of_warp // 4 * 4)
 
@@ -58,7 +58,7 @@ def sections(elf):
 
 
 def images(program):
-    """Yields (PTX or MACHINE_CODE, architecture, content) of all device code."""
+    """Yields (PTX or MACHINE_CODE, architecture, content)."""
     for name, _, content in sections(program):
         if name != ".nv_fatbin":
             continue
@@ -95,7 +95,7 @@ def info_words(content):
 
 
 def machine_kernels(cubin, architecture):
-    """Returns {mangled name: Kernel} of one source's machine code."""
+    """Returns {mangled name: Kernel}."""
     found = {name: (header, content) for name, header, content in sections(cubin)}
     symbols, strings = found[".symtab"][1], found[".strtab"][1]
 
@@ -129,7 +129,7 @@ def ptx_kernels(ptx):
 
 
 def short_names(mangled):
-    """Returns {mangled: name without namespaces and arguments}; run_body<Body> is named Body."""
+    """Returns {mangled: name without namespaces and arguments}; run_body<Body> is Body."""
     mangled = sorted(mangled)
     shown = subprocess.run(["c++filt"], input="\n".join(mangled), capture_output=True, text=True, check=True).stdout
     result = {}
@@ -144,7 +144,7 @@ def short_names(mangled):
 
 
 def kernels_of(program):
-    """Returns ({architecture: {name: Kernel}}, {name: PTX}); of kernels with the same name, the larger one counts."""
+    """Returns ({architecture: {name: Kernel}}, {name: PTX}); the larger of equally named kernels counts."""
     code, texts = collections.defaultdict(dict), {}
     for kind, architecture, body in images(program):
         if kind == PTX:
@@ -180,7 +180,7 @@ class Limit:
 
 
 def read_limits(text):
-    """Reads the table; several register counts in a row are for the header's architectures, in order."""
+    """Several register counts belong to the header's architectures."""
     limits, architectures = [], []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
@@ -226,7 +226,6 @@ def breaches(code, texts, limits, architectures):
 
 
 def table(code):
-    """Returns a Markdown table with a line per kernel."""
     architectures = sorted(code)
     lines = ["| kernel | " + " | ".join(f"sm_{a}: registers | warps | shared | local | HMMA" for a in architectures) + " |",
              "| --- |" + " --- | --- | --- | --- | --- |" * len(architectures)]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The reader of device code agrees with ptxas, and each kind of breach is found."""
+"""The reader agrees with ptxas, and each kind of breach is found."""
 
 import os
 import pathlib
@@ -10,7 +10,6 @@ import unittest
 
 import kernel_resources
 
-# A stack frame, static shared memory, spills, and a tensor core product.
 SOURCE = """
 __global__ void local_array(const int* x, float* y) {
   __shared__ float shared[37];
@@ -94,7 +93,6 @@ class KernelResources(unittest.TestCase):
                 ("| `spilled` | 64 | 0 | 512 | `mma.sync` |\n" + everything, "spilled, sm_90: no tensor-core"),
                 ("| `multiplied` | 64 | 0 | 0 | `ldmatrix` |\n" + everything, "multiplied: its PTX has no ldmatrix")]:
             self.assertIn(line, self.found(limits))
-        # several patterns in a row; register counts by architecture
         header = "| kernels | registers sm_80 / sm_90a | shared | local | instructions |\n"
         taken = {architecture: kernels["multiplied"].registers for architecture, kernels in self.code.items()}
         rest = "| `local_array`, `spilled` | 64 | 148 | 512 | |\n"

@@ -1,4 +1,4 @@
-/// Lanes that race inside a phase give other bits in another order of the emulated lanes.
+/// Lanes that race inside a phase give other bits in another order.
 
 #include <gtest/gtest.h>
 
@@ -50,7 +50,6 @@ TEST(LaneOrder, ChangesNoBit) {
   EXPECT_TRUE(test::same_bits(ascending, everything(LaneOrder::interleaved)));
 }
 
-/// Lane i reads what lane i + 1 writes.
 struct RacingBody {
   float* x;
   [[nodiscard]] static std::int64_t shared_bytes() { return 0; }

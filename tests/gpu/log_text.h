@@ -1,7 +1,5 @@
 #pragma once
 
-/// Captures the log during its lifetime.
-
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>
 

@@ -1,5 +1,4 @@
-/// Compares each phase's use of the device's memory pool, which has all of the process' memory
-/// there, with the plan of --dry-run.
+/// Compares each phase's use of the device's memory pool with the plan of --dry-run.
 
 #include <gtest/gtest.h>
 
@@ -49,7 +48,6 @@ JobConfig job_config() {
   return config;
 }
 
-/// Samples of the maximum planned length.
 class FullSamples final : public SampleSource {
  public:
   [[nodiscard]] std::int64_t size() const override { return 100; }
@@ -77,7 +75,7 @@ class MemoryOnADevice : public ::testing::Test {
     return plan_memory(config, model_, comm_.size(), Device::cuda, {std::nullopt, kPromptTokens},
                        false);
   }
-  /// Returns the peak during `work`, then frees the memory that kernels keep.
+  /// Frees the kernels' memory afterwards.
   template <class Work>
   [[nodiscard]] double peak_of(const Work& work) {
     cuda_memory::forget_peak();
@@ -93,8 +91,8 @@ class MemoryOnADevice : public ::testing::Test {
     const Buffer one_more(1, account_, Device::cuda);
     return static_cast<double>(cuda_memory::peak());
   }
-  /// Compares without `products`, the products' work space, which does not depend on the model.
-  /// Prints a row for the table of launch/gpu_check.sh.
+  /// `products`: work space that does not depend on the model. Prints a row for
+  /// launch/gpu_check.sh.
   void expect_planned(const std::string& what, double peak, double planned, double products) {
     ASSERT_GT(planned, products);
     if (comm_.rank() == 0) {
@@ -159,8 +157,7 @@ TEST_F(MemoryOnADevice, OfGenerationIsWhatIsPlanned) {
                                      {.num_slots = config.generate.batch_prompts,
                                       .slot_capacity = kPromptTokens + kAnswerTokens,
                                       .weights = storage});
-      // Packing weights takes up to 200 MB before the cache exists (CudaProducts::prepare_rows()),
-      // more than all of this model.
+      // Packing takes up to 200 MB before the cache exists (CudaProducts::prepare_rows()).
       cuda_memory::forget_peak();
       DecodeEngine engine(inference, config.generate.batch_prompts);
       RandomStream stream(5, RandomPurpose::test);

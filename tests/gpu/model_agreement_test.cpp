@@ -1,5 +1,4 @@
-/// Compares a whole model on the tested set with the CPU's: training with parameters in host
-/// memory, decoding, and freed memory.
+/// A whole model on the tested set and the CPU: training, decoding, freed memory.
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -57,7 +56,7 @@ PackedBatch two_samples() {
   return pack_samples(samples, {.mask = MaskKind::window}, 0.5F);
 }
 
-/// Runs two micro-batches, so that gradients are accumulated.
+/// Two micro-batches accumulate gradients.
 Step train(TinyModel& model, const ConstTensorView& weights, KernelSet& kernels,
            bool checkpointing) {
   Step step;
@@ -111,8 +110,8 @@ TEST_P(ModelAgreement, LossesAndGradients) {
   }
 }
 
-/// The order of roundings differs, so errors against float32 are compared with the CPU's bfloat16
-/// errors. Heads of 64 and 128 go to tensor cores.
+/// Compares errors against float32 with the CPU's bfloat16 errors. Heads of 64 and 128 go to tensor
+/// cores.
 TEST(Narrow, LossesAndGradientsAreAsCloseToFloat32AsTheCpus) {
   const std::unique_ptr<KernelSet> kernels = make_tested_kernel_set();
   for (const auto& [family, head_size] :
@@ -147,7 +146,7 @@ TEST(Narrow, LossesAndGradientsAreAsCloseToFloat32AsTheCpus) {
   }
 }
 
-/// Plans more batches than the staged arrays have places without waiting for the device.
+/// More batches than staged arrays have places, without waiting for the device.
 TEST(PlansOfManyBatches, ReachADeviceThatLagsBehind) {
   constexpr std::int64_t kBatches = 20;
   constexpr AttentionHeads kHeads{.heads = 4, .key_heads = 2, .size = 8};
@@ -221,8 +220,7 @@ TEST_P(ModelAgreement, ABatchWithoutRowsStillReportsItsGroups) {
   EXPECT_EQ(gradients, Floats(model.values.size(), 0.5F));
 }
 
-/// Returns the logits of a prefill and sets `predictions` to those of the same rows in another
-/// slot.
+/// `predictions` are of the same rows in another slot.
 Floats decode(TinyModel& model, KernelSet& kernels, std::int32_t max_rows,
               std::vector<TokenId>& predictions) {
   InferenceTransformer transformer(model.config, model.table, model.flat(), kernels, model.account,
@@ -259,7 +257,7 @@ TEST_P(ModelAgreement, LogitsAndPredictions) {
   test::print_digest(test::digest_of(logits, 0));
 }
 
-/// More chunks than the staged arrays have places; only the last row's token is read.
+/// More chunks than staged arrays have places.
 TEST_P(ModelAgreement, ChunksOfAPrefillKeepTheirTurn) {
   TinyModel model(GetParam());
   std::vector<DecodeRow> rows;
@@ -317,8 +315,7 @@ struct Grown {
   Floats logits;
 };
 
-/// Extends two sequences by one row, and by several with a branch in between, past the end of a
-/// split.
+/// By one row, and by several with a branch, past the end of a split.
 Grown grow(TinyModel& model, KernelSet& kernels, bool replay, WeightStorage weights,
            std::int64_t& replays) {
   constexpr std::int32_t kCapacity = 192;
@@ -377,7 +374,7 @@ TEST_P(ModelAgreement, ReplayedPassesHaveTheSameBits) {
     EXPECT_EQ(plain.tokens, replayed.tokens);
     EXPECT_TRUE(test::same_bits(plain.logits, replayed.logits));
     const Grown reference = grow(model, *model.kernels, true, weights, replays);
-    // Unlike the CPU, a device rounds cache and activations, so near ties may differ.
+    // A device rounds cache and activations, so near ties may differ.
     const bool narrow = cache_type(weights, tested_->device()) == DType::bfloat16;
     EXPECT_LT(relative_error(plain.logits, reference.logits), narrow ? 2e-2 : 2e-5);
     EXPECT_TRUE(narrow || plain.tokens == reference.tokens);
@@ -385,8 +382,7 @@ TEST_P(ModelAgreement, ReplayedPassesHaveTheSameBits) {
   }
 }
 
-/// Passes of 262 to 280 rows, padded to 320 at most, with logits of all rows or the last rows'
-/// tokens.
+/// 262 to 280 rows, padded to 320 at most.
 TEST_P(ModelAgreement, ReplayedPassesOfManyRowsHaveTheSameBits) {
   for (const WeightStorage weights :
        {WeightStorage::automatic, WeightStorage::bfloat16_arithmetic}) {
@@ -423,9 +419,8 @@ TEST_P(ModelAgreement, ReplayedPassesOfManyRowsHaveTheSameBits) {
   }
 }
 
-/// Without memory for recorded launches, they run one by one, and the log says so once; freed
-/// memory that is kept for buffers is released first. Run with JFORGE_EMULATED_GRAPHS=none,
-/// =no-upload and =until-trimmed.
+/// Launches run one by one and the log says so, after releasing kept memory. Run with
+/// JFORGE_EMULATED_GRAPHS=none, =no-upload and =until-trimmed.
 TEST(WithoutGraphs, PassesHaveTheSameBits) {
   const char* const lack = std::getenv("JFORGE_EMULATED_GRAPHS");
   if (lack == nullptr) {
@@ -444,7 +439,7 @@ TEST(WithoutGraphs, PassesHaveTheSameBits) {
   EXPECT_TRUE(test::same_bits(plain.logits, replayed.logits));
 }
 
-/// More passes than are kept (CudaDecodePlan::kMostWorks), one of them repeated throughout.
+/// More than CudaDecodePlan::kMostWorks; one is repeated throughout.
 TEST(RecordedPasses, TheOneNotUsedForLongestIsForgotten) {
   constexpr std::int32_t kMostWorks = 64;
   const std::unique_ptr<KernelSet> kernels = make_tested_kernel_set();
@@ -502,8 +497,7 @@ TEST(Narrow, AttentionWithoutTensorCoresIsSaidOnce) {
   EXPECT_EQ(log.lines_with(kSaid), 2) << log.text();
 }
 
-/// A branch becomes the sequence's own row by row, in more calls than a plan's array has places,
-/// without waiting for the device: the same bits as in one call.
+/// More calls than a plan's array has places, without waiting: the bits of a single call.
 TEST(KeptBranches, ReachADeviceThatLagsBehind) {
   constexpr std::int32_t kPrompt = 3;
   constexpr std::int32_t kKept = 20;
@@ -539,7 +533,6 @@ TEST(KeptBranches, ReachADeviceThatLagsBehind) {
   EXPECT_TRUE(test::same_bits(logits(true), logits(false)));
 }
 
-/// The CPU's kernels take them.
 TEST(Heads, TooManyToAKeyHeadAreRefusedBeforeTheWeights) {
   TransformerConfig config = test::tiny_config(false, ModelFamily::qwen3);
   config.num_heads = 48;
@@ -588,8 +581,8 @@ TEST(Memory, OfDecodingIsNamedByItsUse) {
   }
 }
 
-/// One token at a time, then all drafted at once after wrong drafts and beside another sequence:
-/// the same logits. This makes every method's answer the greedy one.
+/// Also after wrong drafts and beside another sequence. This makes every method's answer the greedy
+/// one.
 TEST(Drafts, HaveTheBitsOfOneTokenAtATime) {
   const std::unique_ptr<KernelSet> kernels = make_tested_kernel_set();
   constexpr std::int32_t kPrompt = 125;  // drafts on both sides of a split's end
@@ -655,13 +648,11 @@ TEST(Drafts, HaveTheBitsOfOneTokenAtATime) {
   }
 }
 
-/// one sequence for each method, another for methods with branches
 constexpr std::uint64_t kRequests = kMethods + 2;
 
 DecodeRequest request_of(std::uint64_t which, RandomStream& stream,
                          const SamplingOptions& sampling) {
   DecodeRequest request = random_request(which, stream, 37);
-  // contexts of one and two splits
   request.prompt =
       random_tokens(stream, which == 1 ? 120 : 3 + 5 * static_cast<std::int64_t>(which));
   request.max_new_tokens = 9 + 3 * static_cast<std::int64_t>(which);
@@ -669,7 +660,7 @@ DecodeRequest request_of(std::uint64_t which, RandomStream& stream,
   return request;
 }
 
-/// Returns results sorted by id; decodes token by token if `every_method` is false.
+/// Sorted by id; token by token if `every_method` is false.
 std::vector<DecodeResult> decode_requests(TinyModel& model, KernelSet& kernels,
                                           InferenceTransformer::Options options, bool every_method,
                                           const SamplingOptions& sampling = {}) {
@@ -747,13 +738,12 @@ TEST(SampledOnADevice, HasTheCpusTokensForwardsAndStates) {  // I23
   EXPECT_EQ(model.account.live_bytes(), 0U);
 }
 
-/// Null on a real device.
-template <class Function>
+template <class Function>  ///< Null on a real device.
 Function* emulators(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_DEFAULT, name));
 }
 
-/// One copy takes index data to the device, another returns the tokens.
+/// One for index data, one for the tokens.
 TEST(DecodingMethods, AWarmStepIsTwoCopies) {
   const auto waits = emulators<std::uint64_t()>("jforge_emulated_host_waits");
   const auto keep = emulators<std::uint64_t(int)>("jforge_emulated_keep_work");
@@ -772,8 +762,7 @@ TEST(DecodingMethods, AWarmStepIsTwoCopies) {
   };
   engine.admit(make_greedy_decoder(request(0)));
   engine.admit(make_jacobi_decoder(request(1), {.block_size = 4, .window = DraftWindow::running}));
-  // a prefill, a pass that runs, one that is recorded
-  for (int step = 0; step < 3; ++step) {
+  for (int step = 0; step < 3; ++step) {  // a prefill, a pass that runs, one that is recorded
     engine.step();
   }
   constexpr std::uint64_t kSteps = 5;
@@ -797,8 +786,7 @@ TEST(DecodingMethods, AWarmStepIsTwoCopies) {
 INSTANTIATE_TEST_SUITE_P(Heads, ModelAgreement, ::testing::Bool(),
                          [](const auto& one) { return one.param ? "tied" : "untied"; });
 
-/// Sequences take turns, with the same tokens, and the log says why once. Run with
-/// JFORGE_EMULATED_MIB=36, of which products take 32.
+/// The log says why once. Run with JFORGE_EMULATED_MIB=36, of which products take 32.
 TEST(LittleDeviceMemory, ASmallerCacheDecodesTheSame) {
   const auto kernels = make_tested_kernel_set();
   constexpr std::uint64_t kLittle = std::uint64_t{4} << 20;
@@ -864,8 +852,8 @@ TEST(LittleDeviceMemory, ASmallerCacheDecodesTheSame) {
   }
 }
 
-/// The error precedes any read of a weight. A model that may fit is accepted: float32 matrices of
-/// bfloat16 values need two bytes an element.
+/// Before any read of a weight. A model that may fit is accepted, such as bfloat16 values in
+/// float32.
 TEST(LittleDeviceMemory, AModelThatDoesNotFitIsRefusedWithSizes) {
   const auto kernels = make_tested_kernel_set();
   constexpr std::uint64_t kLittle = std::uint64_t{4} << 20;

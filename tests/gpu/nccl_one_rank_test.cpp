@@ -1,5 +1,5 @@
-/// Runs all operations of the installed NCCL with one rank. On a machine with one device no other
-/// test does, because training with one rank does not use NCCL.
+/// On a machine with one device only this tests the installed NCCL: training with one rank does not
+/// use it.
 
 #include <gtest/gtest.h>
 
@@ -78,8 +78,7 @@ class NcclOneRank : public ::testing::Test {
     TensorView view_;
   };
 
-  /// Each operation is between kernels that make its input and read its output, ordered by events
-  /// alone.
+  /// Between kernels that make inputs and read outputs, ordered by events alone.
   void check_operations(Collectives& nccl, DType type) {
     Queue& queue = kernels_->queue();
     const auto ready = [&] { nccl.queue().wait(queue.record()); };
@@ -124,7 +123,7 @@ TEST_F(NcclOneRank, RunsEveryOperationAndEnds) {
   kernels_->queue().synchronize();
 }
 
-/// As after another rank's failure: the device and the next communicator must still work.
+/// The device and the next communicator must still work.
 TEST_F(NcclOneRank, IsAbortedByAnError) {
   {
     const Values values(*this, DType::float32, 1);
@@ -142,7 +141,7 @@ TEST_F(NcclOneRank, IsAbortedByAnError) {
   check_operations(*next, DType::float32);
 }
 
-/// Calls NCCL directly, because the end of Collectives reports no errors.
+/// The end of Collectives reports no errors.
 TEST_F(NcclOneRank, NoCallOfItsEndFails) {
   const NcclLibrary& nccl = nccl_library();
   const auto check = [&](ncclResult_t result, ncclComm_t comm, const char* what) {
@@ -153,7 +152,7 @@ TEST_F(NcclOneRank, NoCallOfItsEndFails) {
     }
     ASSERT_EQ(result, ncclSuccess) << what << ": " << nccl.get_error_string(result);
   };
-  // An ended communicator cannot be asked for the progress of a non-blocking call.
+  // It cannot be asked for its progress any more.
   const auto ended = [&](ncclResult_t result) {
     EXPECT_TRUE(result == ncclSuccess || result == ncclInProgress) << nccl.get_error_string(result);
   };

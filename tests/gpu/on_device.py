@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""on_device.py PROBE COMMAND …: runs COMMAND if the GPU test program PROBE finds a device; else exits as PROBE does (77
-for skipped)."""
+"""on_device.py PROBE COMMAND …: runs COMMAND if PROBE, a GPU test program, finds a device; else exits as PROBE (77:
+skipped)."""
 
 import subprocess
 import sys

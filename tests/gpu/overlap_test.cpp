@@ -1,5 +1,5 @@
-// Collectives and arithmetic of a training step may run side by side: checked in the order that
-// streams and events impose on the emulated device's work.
+// Checks, in the order that streams and events impose, that collectives and arithmetic of a step
+// may run side by side.
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -32,7 +32,6 @@ Function* emulators(const char* name) {
   return function;
 }
 
-/// Records the emulated device's work during its lifetime.
 class GivenWork {
  public:
   GivenWork() { keep_(1); }
@@ -41,7 +40,6 @@ class GivenWork {
   GivenWork& operator=(const GivenWork&) = delete;
 
   [[nodiscard]] std::uint64_t count() const { return keep_(1); }
-  /// Returns the work in [begin, end) whose name satisfies `is`.
   template <class Is>
   [[nodiscard]] std::vector<std::uint64_t> among(std::uint64_t begin, std::uint64_t end,
                                                  const Is& is) const {
@@ -53,7 +51,7 @@ class GivenWork {
     }
     return found;
   }
-  /// Returns whether `earlier` comes first in every legal order.
+  /// In every legal order.
   [[nodiscard]] bool ordered(std::uint64_t earlier, std::uint64_t later) const {
     return ordered_(earlier, later) != 0;
   }
@@ -71,7 +69,7 @@ bool is_arithmetic(std::string_view name) {
   return name.starts_with("kernel") || name == "a product";
 }
 
-/// Forwards to a ParameterStore and records the work that each call queues.
+/// Records the work that each call queues.
 class NotedLoans final : public ParameterSource, public GradientSink {
  public:
   enum class Kind : std::uint8_t { acquire, release, ready };
@@ -101,7 +99,7 @@ class NotedLoans final : public ParameterSource, public GradientSink {
     store_.ready(group);
     calls.push_back({Kind::ready, group, begin, given_.count()});
   }
-  /// Returns the index of the first such call from `at` on, or calls.size().
+  /// Returns calls.size() if there is none.
   [[nodiscard]] std::size_t next(std::size_t at, Kind kind) const {
     while (at < calls.size() && calls[at].kind != kind) {
       ++at;
@@ -125,7 +123,7 @@ class OverlapTest : public ::testing::TestWithParam<int> {
         optimizer_(model_.table, comm_, account_, store_, {.zero_stage = GetParam()}),
         transformer_(config_, model_.table, *kernels_, account_, {}) {}
 
-  /// A cold step allocates memory, which waits for the device.
+  /// Allocates memory, which waits for the device.
   void SetUp() override {
     passes();
     static_cast<void>(optimizer_.step(1e-3));
@@ -194,7 +192,7 @@ TEST_P(OverlapTest, AGroupIsReducedBesideTheBackwardBelow) {
   for (std::size_t ready = loans_.next(0, Kind::ready); ready < loans_.calls.size();) {
     const std::size_t below = loans_.next(ready + 1, Kind::ready);
     const std::vector<std::uint64_t> reduction = collectives_of(ready);
-    // The embedding is last: a forward or nothing follows.
+    // A forward or nothing follows the embedding.
     if (!reduction.empty() && below < loans_.calls.size() && loans_.calls[ready].group > 0) {
       const std::vector<std::uint64_t> backward = arithmetic_between(ready, below);
       EXPECT_FALSE(backward.empty());
@@ -266,7 +264,7 @@ TEST_P(OverlapTest, UpdatedWeightsAreGatheredBesideTheNextForward) {
   }
 }
 
-/// The watchdog must not count this wait as the rank's own work.
+/// Not the rank's own work for the watchdog.
 TEST_P(OverlapTest, WholeWeightsAreAWaitForOthers) {
   if (GetParam() > 1) {
     return;  // stages 0 and 1 only
@@ -277,7 +275,7 @@ TEST_P(OverlapTest, WholeWeightsAreAWaitForOthers) {
   PhaseClock clock;
   clock.follow_this_thread();
   Communicator told = comm_.duplicate();
-  if (comm_.rank() == 0) {  // The others wait until rank 0 has seen them wait.
+  if (comm_.rank() == 0) {  // until rank 0 has seen the others wait
     const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     for (int missing = comm_.size() - 1;
          missing > 0 && std::chrono::steady_clock::now() < patience;) {
@@ -310,7 +308,7 @@ TEST_P(OverlapTest, WholeWeightsAreAWaitForOthers) {
   told.close();
 }
 
-/// If a link breaks, the last gather must report the failure, too.
+/// Also by the last gather.
 TEST_P(OverlapTest, AFailedLastGatherIsHeardOf) {
   if (GetParam() == 0) {
     return;  // every rank has all weights

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""pipeline_on_device.py RunPipeline.TEST…: runs tests of run_pipeline_test.py, which fail if "auto" does not choose the
+"""pipeline_on_device.py RunPipeline.TEST…: tests of run_pipeline_test.py, which fail if "auto" does not choose the
 device."""
 
 import pathlib

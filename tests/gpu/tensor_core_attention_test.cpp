@@ -34,8 +34,7 @@ struct Case {
   [[nodiscard]] Shape key() const { return {rows(), key_heads, dim}; }
 };
 
-/// Two samples laid out as by append_samples() with `window` blocks in a window, then a plain
-/// sequence.
+/// Laid out as by append_samples(), then a plain sequence.
 PackedLayout windows(std::int64_t prompt, std::int64_t block, std::int64_t blocks,
                      std::int64_t window, std::int64_t plain) {
   PackedLayout layout;
@@ -59,7 +58,7 @@ PackedLayout windows(std::int64_t prompt, std::int64_t block, std::int64_t block
   return layout;
 }
 
-/// Rows 128–159 skip a whole key tile. Others see prefixes that end one key before or after a tile.
+/// Rows 128–159 skip a whole tile; other prefixes end a key before or after one.
 PackedLayout gaps() {
   return {.num_rows = 197,
           .segments = {{0, 128, 0, 0, 0},
@@ -119,7 +118,6 @@ class TensorCoreAttention : public ::testing::Test {
     const auto rounded = [&](const Floats& values, const Shape& shape) {
       return RoundedTensor(*tested_, account_, values, shape);
     };
-    // a value that no kernel leaves by chance
     const Floats blank_query(in.q.size(), -77.0F);
     const Floats blank_key(in.k.size(), -77.0F);
     const RoundedTensor q = rounded(in.q, c.query());
@@ -171,8 +169,7 @@ class TensorCoreAttention : public ::testing::Test {
   std::unique_ptr<KernelSet> reference_ = make_cpu_kernel_set();
 };
 
-/// Bounds without an element's own last rounding.
-struct Bounds {
+struct Bounds {  ///< Bounds without an element's own last rounding.
   std::vector<double> output, dq, dk, dv;
 };
 
@@ -230,8 +227,7 @@ void expect_within(const Floats& found, const Floats& expected, const std::vecto
     const double error = std::abs(static_cast<double>(found[i]) - static_cast<double>(expected[i]));
     const double allowed =
         bounds[i] + (kRounding + kFloat) * std::abs(static_cast<double>(expected[i])) + 1e-30;
-    // Negated so that NaN is the worst.
-    if (!(error / allowed <= worst)) {
+    if (!(error / allowed <= worst)) {  // Negated so that NaN is the worst.
       worst = error / allowed;
       place = i;
     }
@@ -288,7 +284,6 @@ TEST_F(TensorCoreAttention, RepeatsBitForBit) {
   test::print_digest(digest);
 }
 
-/// Not even in the same tile.
 TEST_F(TensorCoreAttention, WhatIsNotSeenChangesNoBit) {
   constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
   for (const Case& c :
@@ -311,7 +306,7 @@ TEST_F(TensorCoreAttention, WhatIsNotSeenChangesNoBit) {
       poison(in.v, key_width, 9);
       const Results found = run(c, in);
 
-      // Rows that see it are NaN, and so are keys that such rows see.
+      // Rows that see it are NaN, and the keys of such rows.
       std::vector<bool> row_is_reached(static_cast<std::size_t>(c.rows()));
       std::vector<bool> key_is_reached(static_cast<std::size_t>(c.rows()));
       for (std::int64_t row = 0; row < c.rows(); ++row) {
@@ -341,7 +336,6 @@ TEST_F(TensorCoreAttention, WhatIsNotSeenChangesNoBit) {
   }
 }
 
-/// The running softmax must not overflow.
 TEST_F(TensorCoreAttention, ScoresMayGrowAsTheyCome) {
   const Case c{"growing", 1, 1, 64, causal_layout(130)};
   Inputs in(c);
@@ -357,7 +351,7 @@ TEST_F(TensorCoreAttention, ScoresMayGrowAsTheyCome) {
   expect_within(found.output, expected.output, bounds_of(c, in, found).output, "output");
 }
 
-/// Plans more batches than the staged arrays have places without waiting for the device.
+/// More batches than staged arrays have places, without waiting for the device.
 TEST_F(TensorCoreAttention, PlansReachADeviceThatLagsBehind) {
   constexpr std::int64_t kBatches = 10;
   const Case c{"two sequences", 4, 1, 64, causal_layout(160)};

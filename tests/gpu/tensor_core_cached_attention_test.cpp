@@ -24,7 +24,6 @@ Floats rounded_floats(std::int64_t count, unsigned seed) {
   return values;
 }
 
-/// Two slots of seven pages, which lie in any order.
 struct Problem {
   std::int64_t heads;
   std::int64_t key_heads;
@@ -56,7 +55,7 @@ struct Problem {
   }
 };
 
-/// Positions around the ends of splits, runs of drafts, branches that fork within a split.
+/// Ends of splits, runs of drafts, branches that fork within a split.
 std::vector<CacheRow> some_rows() {
   std::vector<CacheRow> rows;
   for (const std::int32_t position : {0, 31, 127, 128, 255, 256, 300, 383}) {
@@ -110,7 +109,6 @@ TEST_P(TensorCoreCachedAttention, IsWithinTheRoundingOfItsWeights) {
   EXPECT_GT(worst, 0x1p-16) << "nothing was rounded: not on tensor cores?";
 }
 
-/// Whether rows share tiles, and whether one block takes all splits of a row, must not matter.
 TEST_P(TensorCoreCachedAttention, DoesNotDependOnTheBatch) {
   problem_.rows = some_rows();
   const std::int64_t few = std::ssize(problem_.rows);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A CUDA build without a driver: the binary starts, "auto" computes on the CPU, and asking for CUDA is refused with
-exit 4 and a line that says how to fix it. With a device, only the first two are checked."""
+"""A CUDA build without a driver: the binary starts, "auto" computes on the CPU, asking for CUDA exits with 4 and a
+remedy. With a device, only the first two are checked."""
 
 import os
 import pathlib

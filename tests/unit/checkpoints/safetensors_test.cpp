@@ -91,7 +91,8 @@ TEST_F(SafetensorsTest, StoresBfloat16RoundedToNearestEven) {
   }
 }
 
-double half_value(std::uint16_t bits) {  ///< IEEE binary16 by definition
+/// IEEE binary16 by definition.
+double half_value(std::uint16_t bits) {
   const int exponent = (bits >> 10) & 31;
   const int fraction = bits & 1023;
   const double magnitude =

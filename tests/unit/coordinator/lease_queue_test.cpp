@@ -154,7 +154,8 @@ class SimulatedPhase : public ::testing::Test {
   test::SimulatedJob job_{.ranks = 410, .most = 64};
 };
 
-double processor_seconds() {  ///< without other load
+/// Without other load.
+double processor_seconds() {
   timespec time{};
   EXPECT_EQ(::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time), 0);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);

@@ -138,7 +138,8 @@ TEST(Report, BeginsWithTheResult) {
                         "of 1.\n\n"));
 }
 
-TEST(Report, FiguresAreWrittenAsCsv) {  ///< expected: Python's csv.writer
+/// Expected: Python's csv.writer.
+TEST(Report, FiguresAreWrittenAsCsv) {
   const TemporaryDirectory run;
   const Json summary = {
       {"models",
@@ -505,7 +506,8 @@ TEST(MarkdownTable, LeavesOutEmptyColumnsAndCutsWideOnes) {
   EXPECT_THROW((void)markdown_table({{"a", "b"}, {"1"}}), InternalError);
 }
 
-TEST(MarkdownTable, ACellsBarsAndLineBreaksDoNotBreakTheTable) {  ///< A model may be called "a|b".
+/// A model may be called "a|b".
+TEST(MarkdownTable, ACellsBarsAndLineBreaksDoNotBreakTheTable) {
   EXPECT_EQ(markdown_table({{"model", "n"}, {"a|b\nc", "1"}, {"||", "2"}}),
             "| model  | n   |\n|--------|-----|\n| a\\|b c | 1   |\n| \\|\\|   | 2   |\n");
 }

@@ -22,7 +22,8 @@ namespace fs = std::filesystem;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-PromptEncoder byte_encoder() {  ///< One id per byte, so that the store can be read back as text.
+/// One id per byte, so that the store can be read back as text.
+PromptEncoder byte_encoder() {
   return {[](const Conversation& messages) {
             std::string all;
             for (const ChatMessage& message : messages) {

@@ -489,7 +489,8 @@ std::string repeated(const std::string& text, int times) {
   return all;
 }
 
-TEST(Jinja, HostileTemplatesAreRefused) {  ///< must neither end the process nor keep it busy
+/// Must neither end the process nor keep it busy.
+TEST(Jinja, HostileTemplatesAreRefused) {
   for (const std::string& jinja :
        {"{{ " + repeated("(", 10000) + "1" + repeated(")", 10000) + " }}",
         "{{ " + repeated("not ", 10000) + "1 }}", "{{ " + repeated("-", 10000) + "1 }}",

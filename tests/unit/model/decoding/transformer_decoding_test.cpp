@@ -52,7 +52,8 @@ struct Model {
   std::unique_ptr<KernelSet> kernels;
 };
 
-struct RandomModel : Model {  ///< ten times the usual weights, so that answers vary
+/// Ten times the usual weights, so that answers vary.
+struct RandomModel : Model {
   RandomModel() : Model(tiny_config(true)) {
     initialise_weights(table, flat(), 5, config.num_layers);
     auto* const values = reinterpret_cast<float*>(memory.data());

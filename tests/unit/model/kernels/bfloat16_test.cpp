@@ -22,7 +22,8 @@ BFloat16s random_rounded(std::int64_t count, unsigned seed, float scale = 1.0F) 
 
 bool same(const BFloat16s& a, const BFloat16s& b) { return a == b; }
 
-double relative_distance(const Floats& a, const Doubles& b) {  ///< ‖a − b‖ / ‖b‖.
+/// ‖a − b‖ / ‖b‖.
+double relative_distance(const Floats& a, const Doubles& b) {
   double difference = 0;
   double size = 0;
   for (std::size_t i = 0; i < b.size(); ++i) {
