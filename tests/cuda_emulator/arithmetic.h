@@ -12,8 +12,8 @@
 
 namespace jforge::emulator {
 
-/// Returns a · b + c rounded down. The product and the sum's rounding error (Knuth's two-sum) are
-/// exact in double, so one step down from the nearest suffices.
+/// Rounds a · b + c down. Product and sum error (Knuth's two-sum) are exact in double, so one step
+/// down suffices.
 inline float fma_down(float a, float b, float c) {
   const float nearest = std::fma(a, b, c);
   const double product = static_cast<double>(a) * static_cast<double>(b);
@@ -38,7 +38,7 @@ T flushed(T value) {
   return std::abs(value) < std::numeric_limits<T>::min() ? std::copysign(T{0}, value) : value;
 }
 
-/// rcp.approx.ftz.f64: uses the operand's upper 32 bits; the result's lower 32 are zero.
+/// rcp.approx.ftz.f64: from and to the upper 32 bits.
 inline double reciprocal_seed(double value) {
   constexpr std::uint64_t kUpper = 0xffffffff00000000U;
   const auto upper = [](double x) {
@@ -119,7 +119,7 @@ T shift_right(T value, std::uint32_t by) {
   return by > kMost && std::is_unsigned_v<T> ? T{0} : static_cast<T>(value >> std::min(by, kMost));
 }
 
-/// x / 0 is all ones, as on devices; the one quotient that overflows wraps.
+/// x / 0 is all ones; the one quotient that overflows wraps.
 template <class T>
 T quotient(T a, T b) {
   if (b == 0) {
@@ -198,7 +198,6 @@ T bit_field(T value, std::uint32_t begin, std::uint32_t length) {
     const auto mask =
         static_cast<std::make_unsigned_t<T>>((std::make_unsigned_t<T>{1} << length) - 1);
     result = static_cast<std::make_unsigned_t<T>>(result & mask);
-    // Bits beyond the value's end replicate the sign.
     const std::uint32_t kept = begin < kBits ? std::min(length, kBits - begin) : 0;
     if (sign) {
       result = static_cast<std::make_unsigned_t<T>>(result |

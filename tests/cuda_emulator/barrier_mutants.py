@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""barrier_mutants.py LIBRARIES COMMAND …: omits each barrier and each wait of the CUDA test programs on the emulated
-device once and prints which test notices. Takes an hour. COMMAND is a test program or "mpirun -n 2 PROGRAM
---world-size=2". --only REGEX: sites with such a name. --draw N [--seed N]: N random sites. --filter PATTERN: these
-tests (gtest's)."""
+"""barrier_mutants.py LIBRARIES COMMAND …: omits each barrier and wait of the CUDA test programs on the emulated device
+once and prints which test notices; takes an hour. COMMAND: a test program or "mpirun -n 2 PROGRAM --world-size=2".
+--only REGEX: sites with such a name. --draw N [--seed N]: N random sites. --filter PATTERN: these tests (gtest's)."""
 
 import argparse
 import datetime
@@ -85,7 +84,7 @@ def wait_name(call, frames):
 
 
 def tests_of(libraries, program):
-    """Reads the names from a file, because the output of several ranks mixes."""
+    """From a file, because the output of several ranks mixes."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "tests.json"
         run(libraries, program, "--gtest_list_tests", f"--gtest_output=json:{path}")
@@ -94,8 +93,8 @@ def tests_of(libraries, program):
 
 
 def sites(libraries, tests):
-    """Returns {sites to omit together, joined by commas: (name, [(program, test that reaches them)], whether
-    neighbouring barriers make them redundant)} for `tests` [(program, test)]."""
+    """Returns {sites to omit together, joined by commas: (name, [(program, test)], redundant by neighbouring
+    barriers)}."""
     found, groups, idle = {}, {}, set()
     for program, test in tests:
         with tempfile.NamedTemporaryFile("r", encoding="utf-8") as listed:
@@ -109,8 +108,7 @@ def sites(libraries, tests):
                 name = key = f"{kernel_name(mangled)}, {BARRIERS[number[0]]} {number[1:]}"
                 idle.update({key} if match.group(2) else ())
             elif match := WAIT.fullmatch(line):
-                # A place that several tests reach is one mutant.
-                frames = match.group(3).split()
+                frames = match.group(3).split()  # A place that several tests reach is one mutant.
                 name = wait_name(match.group(2), frames)
                 key = (name, frames[0])
             else:

@@ -1,5 +1,4 @@
-/// The calls of libcublasLt that the program uses, with its rules on algorithms, workspaces and
-/// alignments.
+/// The calls of libcublasLt that the program uses, and its rules.
 
 #include <cublasLt.h>
 
@@ -71,8 +70,7 @@ ElementType element_type(cudaDataType type) {
   }
 }
 
-/// Also checked when an algorithm is requested: the library may choose a kernel by the bias'
-/// address.
+/// The library may choose a kernel by the bias' address.
 void check_bias(std::uint64_t address) {
   constexpr std::uint64_t kAlignment = 16;
   if (address == 0) {
@@ -84,7 +82,6 @@ void check_bias(std::uint64_t address) {
   }
 }
 
-/// Without the matrices' addresses.
 MatrixProduct product_of(const Description& description, const Layout& a, const Layout& b,
                          const Layout& c, const Layout& d) {
   const auto matrix = [](const Layout& layout, std::int32_t transpose) {
@@ -152,14 +149,13 @@ MatrixProduct product_of(const Description& description, const Layout& a, const 
   return product;
 }
 
-/// Whose bits depend on the number of rows: "algorithm" for the algorithm for 16 or more rows,
-/// "rows" for every algorithm.
+/// "algorithm": bits of the algorithm for 16 or more rows differ; "rows": those of every algorithm.
 std::string row_bits() {
   const char* const chosen = std::getenv("JFORGE_EMULATED_ROW_BITS");
   return chosen == nullptr ? "" : chosen;
 }
 
-/// Hashes what an algorithm may depend on, without B's columns if `any_columns`.
+/// Without B's columns if `any_columns`.
 std::uint64_t fingerprint(const Description& description, const MatrixProduct& product,
                           bool any_columns) {
   std::uint64_t hash = 0xcbf29ce484222325ULL;
@@ -179,8 +175,8 @@ std::uint64_t fingerprint(const Description& description, const MatrixProduct& p
   return hash;
 }
 
-/// Splits the sum if the depth is large and the preference allows a workspace. Adding the parts may
-/// round them before the bias is added.
+/// A deep sum is split if a workspace is allowed. Its parts may be rounded before the bias is
+/// added.
 Algorithm choose(const Description& description, const MatrixProduct& product,
                  const Preference& preference) {
   constexpr std::int64_t kLargeDepth = 64;
@@ -227,7 +223,7 @@ cublasStatus_t refuse(const char* call, int attribute) {
   });
 }
 
-/// Any algorithm writes its workspace, so products that share one must be ordered.
+/// Products that share a workspace must be ordered.
 void spoil(DeviceMemory& memory, std::uint64_t workspace, std::size_t bytes) {
   if (bytes != 0) {
     std::memset(

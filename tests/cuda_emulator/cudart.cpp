@@ -87,7 +87,7 @@ bool is_pinned(const Device& device, const void* address) {
   return number_of(address) - begin < bytes;
 }
 
-/// Returns the host address; accesses to device memory are checked.
+/// Accesses to device memory are checked.
 std::byte* bytes_at(Device& device, DeviceMemory::Use use, const void* address, std::size_t bytes,
                     const char* access) {
   return device.memory.owns(address)
@@ -608,7 +608,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*i
     }
   });
 }
-/// Clears a failure, unlike a real device, so that tests can go on.
+/// Unlike a real device, clears a failure.
 cudaError_t cudaDeviceReset() {
   Device& device = Device::get();
   const Lock lock(device.mutex);
@@ -617,13 +617,12 @@ cudaError_t cudaDeviceReset() {
   return cudaSuccess;
 }
 
-/// For tests only.
 [[gnu::visibility("default")]] std::uint64_t jforge_emulated_host_waits() {
   return jforge::emulator::WorkOrder::host_waits();
 }
 
-/// For tests only: keeping work (returns its number), its name, and whether one precedes another in
-/// every order.
+/// For tests only: keeps work (returns its number), its name, whether one precedes another in every
+/// order.
 [[gnu::visibility("default")]] std::uint64_t jforge_emulated_keep_work(int keep) {
   Device& device = Device::get();
   const Lock lock(device.mutex);

@@ -1,7 +1,5 @@
 #pragma once
 
-/// How libcudart's stand-in returns results.
-
 #include <cuda_runtime_api.h>
 
 #include <cstdint>

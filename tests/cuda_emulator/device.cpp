@@ -16,7 +16,6 @@ namespace jforge::emulator {
 
 namespace {
 
-// The parts of nvcc's fat binary that lead to plain PTX.
 struct FatBinaryWrapper {
   std::uint32_t magic;
   std::uint32_t version;
@@ -113,7 +112,6 @@ Device::Device() : order(kDefaultOrder) {
     return order.before().ordered(earlier, order.current());
   };
   memory.accessor.name = [this](std::uint32_t work) { return order.before().name(work); };
-  // Other threads and processes may do the awaited work.
   order.when_idle([this] {
     mutex.unlock();
     std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -122,8 +120,8 @@ Device::Device() : order(kDefaultOrder) {
 }
 
 Device& Device::get() {
-  // Never destroyed: static objects of the program may still free memory. A failure that the
-  // program never queried must not end as success.
+  // Never destroyed: static objects may still free memory. An unqueried failure must not end as
+  // success.
   static Device& device = [&]() -> Device& {
     static_cast<void>(std::atexit([] {
       const Failure& failure = get().failure;

@@ -19,10 +19,9 @@
 
 namespace jforge::emulator {
 
-/// A fat binary of the program; its PTX is parsed at the first launch.
 class Module {
  public:
-  /// `wrapper`: the argument of __cudaRegisterFatBinary.
+  /// `wrapper`: of __cudaRegisterFatBinary.
   explicit Module(const void* wrapper) : wrapper_(wrapper) {}
   /// Throws Refusal if the kernel is missing or unsupported.
   [[nodiscard]] const Kernel& kernel(const std::string& name);
@@ -36,15 +35,13 @@ class Module {
 
 class Device {
  public:
-  /// Order of work: JFORGE_EMULATED_ORDER, by default lazy.
-  [[nodiscard]] static Device& get();
+  [[nodiscard]] static Device& get();  ///< Order of work: JFORGE_EMULATED_ORDER, by default lazy.
 
   std::recursive_mutex mutex;
   DeviceMemory memory;
   WorkOrder order;
-  bool pools_trimmed = false;  ///< memory pools have released all that they kept
-  /// Page-locked host memory: begin → bytes.
-  std::map<std::uint64_t, std::size_t> pinned;
+  bool pools_trimmed = false;                   ///< memory pools have released all that they kept
+  std::map<std::uint64_t, std::size_t> pinned;  ///< Page-locked host memory: begin → bytes.
 
   /// As on a device, every later call returns the failure until reset().
   struct Failure {
@@ -53,26 +50,24 @@ class Device {
     bool told = false;  ///< to the program
   };
   Failure failure;
-  /// Runs `work` unless the device has failed; prints and keeps a Fault or Refusal as the failure.
+  /// Skipped after a failure; a Fault or Refusal becomes the failure.
   void attempt(const std::function<void()>& work);
-  /// attempt() for queued work, to which its accesses are attributed.
+  /// attempt() for queued work, which gets its accesses.
   void run(const std::function<void()>& work);
-  /// `name`: for messages. `ready`: as in Work; not called after a failure. A capturing stream
-  /// records a node and null is returned.
+  /// `name`: for messages. `ready`: as in Work. A capturing stream records a node and null is
+  /// returned.
   std::shared_ptr<Work> enqueue(Stream& stream, const std::string& name, std::function<void()> work,
                                 std::function<bool()> ready = {});
-  /// Returns 0 if memory is full. `live` memory first waits for queued frees, as cudaMalloc does.
+  /// Returns 0 if full. `live` memory first waits for queued frees, as cudaMalloc does.
   [[nodiscard]] std::uint64_t allocate(std::size_t bytes, DeviceMemory::State state);
-  /// `handle`: a cudaStream_t.
-  [[nodiscard]] Stream& stream_of(void* handle);
+  [[nodiscard]] Stream& stream_of(void* handle);  ///< `handle`: a cudaStream_t.
   /// Number of devices (JFORGE_EMULATED_DEVICES, default 1).
   [[nodiscard]] int count() const { return count_; }
-  /// The calling thread's device index.
   [[nodiscard]] static int& current();
   [[nodiscard]] static Capture*& capturing();
-  /// Selects the calling thread's device. Throws Refusal if the process has used another.
+  /// Throws Refusal if the process has used another device.
   int use();
-  /// Drops unfinished work, the failure and the choice of device, and rereads the environment.
+  /// Drops work, failure and device, and rereads the environment.
   void reset();
 
  private:

@@ -1,5 +1,3 @@
-// Which CUDA errors end the process, and which devices are refused.
-
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -28,7 +26,7 @@ bool device_is_emulated() {
   return ::dlsym(RTLD_DEFAULT, "jforge_emulated_heuristic_calls") != nullptr;
 }
 
-/// The other ranks must learn at once of errors that, by CUDA's header, end the process.
+/// By CUDA's header; the other ranks must learn at once.
 TEST(CudaErrors, WhatEndsTheProcessCutsTheRankOff) {
   std::ifstream header(JFORGE_CUDA_INCLUDE "/driver_types.h");
   if (!header) {
@@ -86,8 +84,7 @@ class EmulatedSetting {
   const char* name_;
 };
 
-/// An algorithm with other sums for many rows is avoided; if every algorithm has them, decoding is
-/// refused.
+/// Such an algorithm is avoided; if every algorithm has other sums, decoding is refused.
 TEST(CudaErrors, AProductWhoseRowsDependOnOthersIsFoundWhenItsWeightIsPacked) {
   if (!device_is_emulated()) {
     GTEST_SKIP() << "a real device is what it is";
@@ -159,7 +156,7 @@ TEST(CudaErrorsDeathTest, AProductOnABrokenDeviceNamesWhatBrokeIt) {
               "CUDA: .*: illegal address.* at .*/cuda_products\\.cpp:[0-9]");
 }
 
-/// A T4 is refused before anything is loaded.
+/// A T4, before anything is loaded.
 TEST(CudaErrors, ADeviceThatIsOlderThanTheKernelsIsRefused) {
   if (!device_is_emulated()) {
     GTEST_SKIP() << "a real device is what it is";

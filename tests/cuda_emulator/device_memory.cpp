@@ -15,11 +15,9 @@ namespace jforge::emulator {
 
 namespace {
 constexpr std::size_t kAddressRange = std::size_t{16} << 40;
-/// A write just past an allocation must not reach the next.
-constexpr std::size_t kGap = 4096;
+constexpr std::size_t kGap = 4096;  ///< A write just past an allocation must not reach the next.
 constexpr std::size_t kAlignment = 256;
-/// Keeps freed pieces up to this size on the heap: fresh pages for cells, six times the memory that
-/// they watch, took a third of the tests' time.
+/// Kept on the heap: fresh pages for cells took a third of the tests' time.
 constexpr int kKeptByTheHeap = 1 << 30;
 
 std::string described(const DeviceMemory::Allocation& allocation) {
@@ -101,7 +99,7 @@ void DeviceMemory::free(std::uint64_t address) {
                                                       : " before their allocation"));
   }
   if (accessor.work != 0 && allocation.cells) {
-    // Counts as a write of all of it.
+    // As a write of all of it.
     note(Use::write, allocation, address, allocation.bytes, "free", 0);
   }
   allocation.state = State::freed;
@@ -114,7 +112,7 @@ namespace {
 constexpr std::uint32_t kSeveralBlocks = ~std::uint32_t{0};
 /// Flag in write_block for an atomic write.
 constexpr std::uint32_t kAtomic = std::uint32_t{1} << 31;
-/// A place in a block: its phase, then its warp, or several warps, in this many bits.
+/// A place: its phase, then its warp, or several, in this many bits.
 constexpr unsigned kWarpBits = 6;
 constexpr std::uint32_t kSeveralWarps = (std::uint32_t{1} << kWarpBits) - 1;
 

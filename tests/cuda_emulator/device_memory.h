@@ -1,9 +1,8 @@
 #pragma once
 
-/// The emulated device's global memory. The host cannot read device addresses, so that a host
-/// access crashes as with a real device. No address is reused, so every use after a free is found.
-/// Each granule records its last writer and readers, so unordered accesses are found in whatever
-/// order they run.
+/// The emulated device's global memory. The host cannot read device addresses, so its accesses
+/// crash. Addresses are not reused, so every use after a free is found. Granules record their last
+/// writer and readers, so unordered accesses are found in any order.
 
 #include <array>
 #include <cstddef>
@@ -47,7 +46,7 @@ class DeviceMemory {
     std::size_t bytes = 0;
     State state = State::live;
     std::unique_ptr<std::byte[]> data;  ///< filled with 0xff, NaN for floats, until written
-    /// One per granule, from the first access on; a granule is the narrowest access.
+    /// By granule, from the first access on.
     std::unique_ptr<Cell[], void (*)(void*)> cells{nullptr, nullptr};
     unsigned granule_shift = 2;
     std::uint32_t begun_by = 0;  ///< the work that began its life
@@ -58,9 +57,9 @@ class DeviceMemory {
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
-  /// Returns a new address, aligned to 256 bytes; 0 if total_bytes() would be exceeded.
+  /// Aligned to 256 bytes; 0 if total_bytes() would be exceeded.
   [[nodiscard]] std::uint64_t allocate(std::size_t bytes, State state = State::live);
-  /// Both throw Fault unless `address` begins an allocation in the state that they end.
+  /// Throw Fault unless `address` begins an allocation in the state that they end.
   void begin_life(std::uint64_t address);
   void free(std::uint64_t address);
 
@@ -69,8 +68,7 @@ class DeviceMemory {
   [[nodiscard]] std::size_t total_bytes() const { return total_bytes_; }
   void limit(std::size_t total_bytes) { total_bytes_ = total_bytes; }
 
-  /// Returns the host's copy. Throws Fault, naming the nearest allocation, unless all of it is
-  /// live.
+  /// Throws Fault, naming the nearest allocation, unless all of it is live.
   [[nodiscard]] std::byte* use(Use use, std::uint64_t address, std::size_t bytes,
                                const char* access, unsigned lane = 0) {
     std::byte* const place = at(address, bytes, access, lane);
@@ -79,7 +77,7 @@ class DeviceMemory {
     }
     return place;
   }
-  /// Like use(), without recording or checking the order of accesses.
+  /// Like use(), without a check of the order.
   [[nodiscard]] std::byte* at(std::uint64_t address, std::size_t bytes, const char* access,
                               unsigned lane = 0) {
     const Allocation& last = allocations_.empty() ? kNothing : allocations_[last_];

@@ -1,7 +1,5 @@
 #pragma once
 
-/// Fixture with memory, two independent streams and an event.
-
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 
 namespace jforge::emulator {
 
-/// Unsupported PTX, argument or order of calls, which the message names. Nothing is guessed.
+/// Unsupported PTX, argument or order of calls.
 struct Refusal : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -21,7 +21,7 @@ enum class FaultKind : std::uint8_t {
 };
 [[nodiscard]] const char* name_of(FaultKind kind);
 
-/// A kernel's fault; only the launch knows its place.
+/// Only the launch knows its place.
 struct Fault : std::runtime_error {
   Fault(FaultKind fault, const std::string& text, unsigned fault_lane = 0)
       : std::runtime_error(text), kind(fault), lane(fault_lane) {}

@@ -15,17 +15,17 @@ enum class Planted : std::uint8_t {
   unknown_instruction,
 };
 
-/// sums[block] = Σ of its 256 `values`, through shared memory and shuffles.
+/// sums[block] = Σ of its 256 `values`.
 void launch_block_sums(Planted planted, const float* values, float* sums, unsigned blocks,
                        cudaStream_t stream);
 /// y[i] = 2 x[i] for i < count.
 void launch_double(const float* x, float* y, unsigned count, cudaStream_t stream);
-/// Takes `bytes` of dynamic shared memory and reverses 256 values through its end.
+/// Reverses 256 values through the end of `bytes` of shared memory.
 cudaError_t launch_reverse(const float* x, float* y, unsigned bytes, cudaStream_t stream);
 
-/// Which barrier is missing: before reading others' writes, or before overwriting what they read.
+/// Missing barrier: before reading others' writes, or before overwriting what they read.
 enum class Exchange { ordered, early_read, early_write };
-/// In a block of 256: y[i] = 2 x[i], x[i] = y[255 − i]; if early_write, x[255 − i] = y[i].
+/// 256 threads: y[i] = 2 x[i], x[i] = y[255 − i]; if early_write, x[255 − i] = y[i].
 void launch_exchange(Exchange exchange, float* x, float* y, cudaStream_t stream);
 
 /// Blocks add 1 to their own value, or to the first, atomically or not.

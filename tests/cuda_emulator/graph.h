@@ -9,7 +9,6 @@
 
 namespace jforge::emulator {
 
-/// Nodes in call order: predecessors come first.
 struct Graph {
   struct Node {
     std::string name;

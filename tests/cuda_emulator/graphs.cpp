@@ -1,5 +1,4 @@
-/// libcudart's stream capture and graphs: a launch queues all nodes, each after those that it
-/// followed.
+/// libcudart's stream capture and graphs.
 
 #include <algorithm>
 #include <cstdlib>
@@ -31,14 +30,13 @@ struct Executable {
 Executable& executable_of(cudaGraphExec_t handle) { return *reinterpret_cast<Executable*>(handle); }
 Graph& graph_of(cudaGraph_t handle) { return *reinterpret_cast<Graph*>(handle); }
 
-/// JFORGE_EMULATED_GRAPHS simulates a lack of memory at `where`. `trimmed`: a pool has released
-/// memory.
+/// JFORGE_EMULATED_GRAPHS: memory lacks at `where`, perhaps until `trimmed`.
 bool lacks_memory(std::string_view where, bool trimmed) {
   const char* const lack = std::getenv("JFORGE_EMULATED_GRAPHS");
   return lack != nullptr && (lack == where || (lack == "until-trimmed"sv && !trimmed));
 }
 
-/// By its own call or the first launch. Returns false if memory is lacking.
+/// Returns false if memory is lacking.
 bool upload(Executable& executable) {
   executable.uploaded =
       executable.uploaded || !lacks_memory("no-upload", Device::get().pools_trimmed);

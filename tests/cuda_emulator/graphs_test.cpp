@@ -23,7 +23,6 @@ class Graphs : public EmulatedDevice {
     EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
     return executable;
   }
-  /// The capture is lost, the stream remains usable.
   void expect_lost(cudaError_t expected) {
     cudaGraph_t graph = nullptr;
     EXPECT_EQ(cudaStreamEndCapture(first_, &graph), expected);
@@ -37,7 +36,7 @@ class Graphs : public EmulatedDevice {
   }
 };
 
-/// Captures copy in, three doublings between x and y, copy out.
+/// Copy in, three doublings, copy out.
 TEST_F(Graphs, ReplayReadsMemoryAtReplay) {
   for (const std::string& order : every_order()) {
     set_order(order);
@@ -57,7 +56,6 @@ TEST_F(Graphs, ReplayReadsMemoryAtReplay) {
       ASSERT_EQ(cudaStreamSynchronize(first_), cudaSuccess);
       EXPECT_EQ(download()[5], 4.0F * value) << order;
     }
-    // A queued launch completes although its graph is destroyed.
     put(5.0F);
     ASSERT_EQ(cudaGraphLaunch(executable, second_), cudaSuccess);
     ASSERT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
@@ -108,7 +106,6 @@ TEST_F(Graphs, ForkAndJoin) {
   EXPECT_EQ(cudaFree(z), cudaSuccess);
 }
 
-/// A call or the first launch uploads.
 TEST_F(Graphs, AnUploadMayLackMemory) {
   begin();
   launch_double(x_, y_, kCount, first_);
@@ -146,7 +143,7 @@ TEST_F(Graphs, WhatACaptureForbidsIsRefused) {
     EXPECT_EQ(calls[i](), cudaErrorStreamCaptureUnsupported) << i;
     expect_lost(cudaErrorStreamCaptureInvalidated);
   }
-  // Waits for work outside the capture, then leaves a branch unjoined.
+  // Waits for outside work, then leaves a branch unjoined.
   ASSERT_EQ(cudaEventRecord(event_, second_), cudaSuccess);
   begin();
   EXPECT_EQ(cudaStreamWaitEvent(first_, event_, 0), cudaErrorStreamCaptureIsolation);

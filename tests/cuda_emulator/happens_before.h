@@ -1,7 +1,7 @@
 #pragma once
 
-/// Order of works in every legal schedule. A work's vector clock has the last work before it in
-/// every line of works that follow each other.
+/// Order of works in every legal schedule: vector clocks over lines of works that follow each
+/// other.
 
 #include <cstdint>
 #include <string>
@@ -18,10 +18,10 @@ struct Stamp {
 class HappensBefore {
  public:
   [[nodiscard]] std::uint32_t new_line();
-  /// Another stream may reuse the line; its work then comes after.
+  /// The next stream's work comes after.
   void end_line(std::uint32_t line) { free_.push_back(line); }
 
-  /// Returns the next work of `line`, queued now; further predecessors are joined to it.
+  /// Further predecessors are joined to it.
   [[nodiscard]] Stamp next(std::uint32_t line, const std::string& name);
   static void join(Stamp& later, const Stamp& earlier) { join(later.clock, earlier.clock); }
   /// Work queued from now on follows `work`.

@@ -1,7 +1,5 @@
 #pragma once
 
-/// PTX as the emulator runs it.
-
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -13,8 +11,7 @@
 namespace jforge::emulator {
 
 inline constexpr unsigned kLanes = 32;
-/// Bit l: lane l of the warp.
-using LaneMask = std::uint32_t;
+using LaneMask = std::uint32_t;  ///< Bit l: lane l of the warp.
 inline constexpr LaneMask kAllLanes = ~LaneMask{0};
 
 class Warp;
@@ -36,8 +33,8 @@ struct Address {
   std::int64_t offset = 0;
 };
 
-/// Operands are byte offsets into the warp's register file, which has a value per lane of each
-/// register, constant and special register (a predicate: one LaneMask).
+/// Operands are byte offsets into the warp's register file, with a value per lane (a predicate: one
+/// LaneMask).
 struct Instruction {
   Execute execute = nullptr;
   Flow flow = Flow::plain;
@@ -79,8 +76,8 @@ struct Operation {
   unsigned shared_bytes = 0;  ///< narrowest access to shared memory
 };
 
-/// Supported operations by full name with modifiers. `mov` between a register and its parts has
-/// keys such as "mov.b64 pack2" and "mov.b64 unpack2".
+/// By full name with modifiers; `mov` between a register and its parts has keys such as "mov.b64
+/// pack2".
 [[nodiscard]] const std::unordered_map<std::string_view, Operation>& operations();
 
 /// start of generic addresses of shared memory
@@ -127,13 +124,12 @@ struct Kernel {
   std::vector<std::string> text;         ///< by instruction, for messages
   std::vector<std::uint32_t> lines;      ///< by instruction, in the PTX
   std::vector<std::byte> register_file;  ///< a new warp's: the constants
-  /// From ended warps, for reuse; the constants are unchanged.
+  /// Of ended warps, for reuse: the constants are unchanged.
   mutable std::vector<std::vector<std::byte>> used_register_files;
   std::vector<std::pair<Special, std::uint32_t>> specials;  ///< those in use, with their offsets
 };
 
-/// Returns every kernel; unsupported ones are marked refused. Throws Refusal for other unsupported
-/// text.
+/// Marks unsupported kernels as refused. Throws Refusal for other unsupported text.
 [[nodiscard]] std::vector<Kernel> parse_ptx(std::string_view text);
 
 }  // namespace jforge::emulator

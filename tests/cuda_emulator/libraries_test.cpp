@@ -1,5 +1,4 @@
-/// Results and detected misuse of the stand-ins of CUDA's libraries. Runs with the emulated
-/// libraries.
+/// Results and detected misuse. Runs with the emulated libraries.
 
 #include <cublasLt.h>
 #include <dlfcn.h>
@@ -32,7 +31,7 @@ std::uint16_t bfloat16_bits(float value) {
   return static_cast<std::uint16_t>((bits + 0x7fffU + (bits >> 16 & 1U)) >> 16);
 }
 
-/// d [m, n] = a [m, k] · b [k, n] + beta · d + bias, a and b transposed or not.
+/// d [m, n] = a [m, k] · b [k, n] + beta · d + bias.
 class Product : public EmulatedDevice {
  protected:
   static constexpr std::int64_t kM = 6;
@@ -136,7 +135,6 @@ class Product : public EmulatedDevice {
                           d_, call.d, d_, call.d, &algorithm, workspace_, workspace, first_);
   }
 
-  /// Small whole numbers, exact in both types.
   static float value(std::int64_t i) { return static_cast<float>(i * 7 % 11 - 5); }
   static void fill(std::byte* device, cudaDataType type, std::int64_t count) {
     std::vector<std::byte> bytes(static_cast<std::size_t>(count) * sizeof(float));
@@ -387,7 +385,7 @@ TEST_F(Pools, AFullDeviceSaysSo) {
   EXPECT_EQ(cudaStreamSynchronize(first_), cudaSuccess);
 }
 
-/// Memory of a queued free is still taken, so the allocation fails at once.
+/// It is still taken, so the allocation fails at once.
 TEST_F(Pools, AnAllocationDoesNotWaitForFrees) {
   constexpr std::size_t kMost = std::size_t{600} << 10;
   ASSERT_EQ(setenv("JFORGE_EMULATED_MIB", "1", 1), 0);

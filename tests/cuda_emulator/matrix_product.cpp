@@ -54,7 +54,7 @@ void MatrixProduct::run(DeviceMemory& memory) const {
   }
   const auto rows = static_cast<std::size_t>(d.rows);
   const auto depth = static_cast<std::size_t>(a.columns);
-  // a by columns, so that the innermost loop is contiguous.
+  // By columns, so that the innermost loop is contiguous.
   std::vector<double> a_columns(rows * depth);
   const std::byte* b_data = nullptr;
   if (depth != 0) {

@@ -1,7 +1,5 @@
 #pragma once
 
-/// Matrix products for the stand-in of cuBLASLt.
-
 #include <cstdint>
 #include <optional>
 
@@ -31,8 +29,8 @@ struct Matrix {
   }
 };
 
-/// d [m, n] = round(alpha · a [m, k] · b [k, n] + beta · c [m, n] + bias [m]). Sums are in double,
-/// rounded once; c is not read if beta is 0.
+/// d [m, n] = round(alpha · a [m, k] · b [k, n] + beta · c [m, n] + bias [m]), sums in double; c is
+/// not read if beta is 0.
 struct MatrixProduct {
   Matrix a;
   Matrix b;

@@ -1,4 +1,4 @@
-/// libcudart's stream-ordered memory: a life begins and ends when its stream reaches the call.
+/// Stream-ordered memory: a life begins and ends when its stream reaches the call.
 
 #include "tests/cuda_emulator/cudart_internal.h"
 #include "tests/cuda_emulator/device.h"
@@ -165,8 +165,7 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
 }
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, std::size_t bytes) {
   return with_device([&](Device& device) {
-    // Memory of queued frees still counts as used.
-    Pool& own = pool_of(pool);
+    Pool& own = pool_of(pool);  // Memory of queued frees still counts as used.
     device.pools_trimmed = device.pools_trimmed || bytes == 0;
     own.reserved = std::max<std::uint64_t>(own.used, std::min<std::uint64_t>(own.reserved, bytes));
   });

@@ -37,7 +37,7 @@ int list_file() {
 }
 bool listing() { return list_file() >= 0; }
 
-/// A single write, so that lines of several processes do not mix.
+/// A single write, so that processes' lines do not mix.
 void list(const std::string& line) {
   const std::string text = line + "\n";
   if (::write(list_file(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
@@ -75,7 +75,7 @@ bool uses_shared(const std::string& text) {
          name.find(".param") == std::string::npos && name.find(".local") == std::string::npos;
 }
 
-/// Returns whether a path along `next` from `start` accesses shared memory before a barrier.
+/// Before a barrier, from `start` along `next`.
 bool reaches_shared(const Kernel& kernel, std::size_t start,
                     const std::vector<std::vector<std::size_t>>& next) {
   std::vector<bool> seen(kernel.code.size());
@@ -95,8 +95,7 @@ bool reaches_shared(const Kernel& kernel, std::size_t start,
   return false;
 }
 
-/// Finds barriers that neighbours make redundant: on one side shared memory is not accessed up to
-/// the next barrier or the end.
+/// On one side of them, shared memory is not accessed up to the next barrier or the end.
 std::vector<bool> idle_barriers(const Kernel& kernel) {
   std::vector<std::vector<std::size_t>> after(kernel.code.size());
   std::vector<std::vector<std::size_t>> before(kernel.code.size());
@@ -168,7 +167,6 @@ bool leaves_out_wait(const char* call) {
   if (!listing() && omitted().empty()) {
     return false;
   }
-  // The callers, without this function and the library's.
   constexpr int kOwn = 2;
   constexpr int kDeep = 6;
   std::array<void*, kOwn + kDeep> frames{};

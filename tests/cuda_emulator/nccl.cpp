@@ -1,6 +1,6 @@
-/// The calls of libnccl that the program uses, over shared memory between processes of one machine.
-/// A collective is two works of its stream: it gives its input, and takes the others' when all have
-/// given. A thread does the first if another rank waits, as a device would unasked.
+/// The calls of libnccl that the program uses, over shared memory. A collective is two works: it
+/// gives its input, and takes the others'. A thread does the first if another rank waits, as a
+/// device would unasked.
 
 #include <nccl.h>
 
@@ -49,7 +49,7 @@ struct ElementKind {
   const char* name;
   std::size_t bytes;
 };
-/// Throws Refusal for types that the program never sends.
+/// Throws Refusal for unused types.
 ElementKind element_kind(std::uint32_t type) {
   switch (type) {
     case ncclInt8:
@@ -126,9 +126,9 @@ void add_up(std::uint32_t type, const std::vector<std::vector<std::byte>>& in,
   }
 }
 
-/// JFORGE_EMULATED_NCCL_FAILURE, "RANK:CALL" or "RANK:+CALL": the rank's communicator fails in this
-/// call, counted from 1, or from the call that first sees the variable; 0: it cannot be made.
-/// "RANK:?CALL": from then on it cannot be asked whether it failed.
+/// JFORGE_EMULATED_NCCL_FAILURE, "RANK:CALL" or "RANK:+CALL": the communicator fails in this call,
+/// from 1, or from the call that first sees the variable; 0: it cannot be made. "RANK:?CALL": from
+/// then on it cannot be asked.
 struct ToldFailure {
   explicit ToldFailure(unsigned rank) {
     const char* const told = std::getenv("JFORGE_EMULATED_NCCL_FAILURE");
@@ -149,8 +149,8 @@ struct ToldFailure {
   unsigned long long call = 0;
 };
 
-/// JFORGE_EMULATED_NCCL_HOST=1 acts like ranks of one host: no rank learns of another's end, and
-/// ncclCommAbort does not return, as it may not if a kernel does not end.
+/// JFORGE_EMULATED_NCCL_HOST=1: no rank learns of another's end, and ncclCommAbort does not return,
+/// as it may not if a kernel does not end.
 bool like_one_host() { return std::getenv("JFORGE_EMULATED_NCCL_HOST") != nullptr; }
 
 class Communicator : public std::enable_shared_from_this<Communicator> {
@@ -228,7 +228,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
         throw Refusal("NCCL reduction " + std::to_string(call.operation));
       }
       Stream& own = device.stream_of(stream);
-      // Calls of a communicator are ordered across streams.
       if (last_) {
         own.waits_for.push_back(last_);
       }
@@ -250,8 +249,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   }
 
   void finalize() {
-    // In this order, so that tick() sets the final result.
-    ncclResult_t sound = ncclSuccess;
+    ncclResult_t sound = ncclSuccess;  // In this order, so that tick() sets the final result.
     result_.compare_exchange_strong(sound, ncclInProgress);
     finalizing_ = true;
   }
@@ -377,7 +375,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::string told_;
 };
 
-/// with the thread that serves them
 class Communicators {
  public:
   static Communicators& get() {
@@ -571,7 +568,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     return own.result();
   });
 }
-/// Completes its calls first, with or without ncclCommFinalize.
+/// With or without ncclCommFinalize.
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   return with(comm, [](Communicator& own) {
     const auto self = own.shared_from_this();
@@ -586,7 +583,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     return ncclSuccess;
   });
 }
-/// Does not lock the device, which a thread that waits for these calls may hold.
+/// A thread that waits for these calls may hold the device's lock.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   return with(comm, [](Communicator& own) {
     const auto self = own.shared_from_this();

@@ -69,7 +69,7 @@ class Rank {
         "copy to the host");
     return values;
   }
-  /// Ends the process, so that the parent sees `what`.
+  /// The parent sees `what`.
   static void require(bool holds, const std::string& what) {
     if (!holds) {
       std::fprintf(stderr, "rank failed: %s: %s\n", what.c_str(),
@@ -89,7 +89,6 @@ class Rank {
   ncclResult_t started_ = ncclSuccess;
 };
 
-/// Runs `work(rank)` in child processes.
 bool all_end_well(int ranks, const std::function<void(int rank)>& work) {
   std::vector<pid_t> processes;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -127,7 +126,6 @@ float sum_of(int ranks, std::size_t i) {
          static_cast<float>(100 * ranks * (ranks - 1) / 2);
 }
 
-/// Ranks run in different orders of work.
 TEST(Nccl, CollectivesAreRight) {
   constexpr int kRanks = 8;
   const std::array<std::string, 3> orders{"eager", "lazy", "random:3"};
@@ -168,7 +166,7 @@ TEST(Nccl, CollectivesAreRight) {
   }));
 }
 
-/// 256 + 1 + 1 is 258 if rounded once, 256 if rounded after each addition.
+/// 256 + 1 + 1 is 258 if rounded once, else 256.
 TEST(Nccl, BfloatSumsAreRoundedOnce) {
   const auto bits = [](float value) {
     return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16);

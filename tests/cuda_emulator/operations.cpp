@@ -92,8 +92,7 @@ void add_integers(Table& table, const std::string& type) {
   add_map<T, T, T>(table, "sub." + type, [](T a, T b) {
     return static_cast<T>(static_cast<Unsigned>(a) - static_cast<Unsigned>(b));
   });
-  // Two 16-bit factors would become ints, which may overflow.
-  const auto low = [](T a, T b) {
+  const auto low = [](T a, T b) {  // Two 16-bit factors would become ints, which may overflow.
     return static_cast<T>(static_cast<u64>(a) * static_cast<u64>(b));
   };
   add_map<T, T, T>(table, "mul.lo." + type, low);
@@ -265,7 +264,7 @@ void add_floats(Table& table, const std::string& type) {
   add_map<T, T, T>(table, "copysign." + type, [](T a, T b) { return std::copysign(b, a); });
 }
 
-/// The host's functions, exact to one unit in the last place; a device's may be two off.
+/// Exact to one unit in the last place; a device's may be two off.
 template <class Function>
 void add_approximation(Table& table, const std::string& name, Function /*function*/) {
   add_map<f32, f32>(table, name + ".approx.f32", [](f32 a) { return Function{}(a); });
@@ -415,7 +414,7 @@ void add_integer_conversion(Table& table, const std::string& to, const std::stri
   if constexpr (sizeof(To) > 1 && sizeof(From) == 8) {
     add_map<To, From>(table, "cvt." + to + "." + from, [](From a) { return static_cast<To>(a); });
   } else if constexpr (sizeof(To) > 1) {
-    // Lanes are a register apart, which may be wider than the source type and always is for 8 bits.
+    // Registers may be wider than the source type, and are for 8 bits.
     add(table, "cvt." + to + "." + from,
         [](Warp& warp, const Instruction& i, LaneMask mask) {
           To* const result = warp.lanes<To>(i.operands[0]);
@@ -533,7 +532,7 @@ std::byte* global_at(Warp& warp, DeviceMemory::Use use, u64 address, std::size_t
   return warp.memory().use(use, address, bytes, access, lane);
 }
 
-/// Converts a generic address of shared memory; returns whether it is shared.
+/// Converts the address of a generic access.
 bool in_shared(Space space, u64& address) {
   if (space == Space::shared) {
     return true;
@@ -545,7 +544,7 @@ bool in_shared(Space space, u64& address) {
   return false;
 }
 
-/// Converts a generic address of local memory; returns whether it is local.
+/// Converts the address of a generic access.
 bool in_local(Space space, u64& address) {
   if (space == Space::local) {
     return true;
@@ -590,7 +589,7 @@ T take_wider(Warp& warp, u32 operand, unsigned width, unsigned lane) {
 template <Space kSpace, class T, unsigned kCount>
 void load(Warp& warp, const Instruction& i, LaneMask mask) {
   constexpr std::size_t kBytes = sizeof(T) * kCount;
-  // A third lane at the same address adds nothing to the recorded readers.
+  // A third reader adds nothing to the record.
   constexpr unsigned kNoted = 2;
   u64 last = ~u64{0};
   unsigned times = 0;
@@ -602,7 +601,6 @@ void load(Warp& warp, const Instruction& i, LaneMask mask) {
     if constexpr (kSpace == Space::parameter) {
       from = parameter_at(warp, address, kBytes, lane);
     } else if (times >= kNoted && !is_local(kSpace, address)) {
-      // Same bytes as for the lane before.
     } else if (in_shared(kSpace, address)) {
       from = warp.shared().read(warp.access(lane), address, kBytes);
     } else if (in_local(kSpace, address)) {
@@ -636,7 +634,6 @@ void store(Warp& warp, const Instruction& i, LaneMask mask) {
   });
 }
 
-/// Calls add_type with a value and the name of every type.
 template <class Function>
 void each_type(Function add_type) {
   add_type(s8{}, "s8");
@@ -653,7 +650,6 @@ void each_type(Function add_type) {
   }
 }
 
-/// 0 if it cannot access shared memory.
 template <Space kSpace>
 constexpr unsigned shared_bytes(std::size_t bytes) {
   return kSpace == Space::shared || kSpace == Space::generic ? static_cast<unsigned>(bytes) : 0;
@@ -693,8 +689,7 @@ void add_stores(Table& table, const std::string& name) {
   });
 }
 
-/// old = *address; *address = update(old, b[, c]), lane after lane; the result, if any, comes
-/// first.
+/// old = *address; *address = update(old, b[, c]), lane after lane; the result operand comes first.
 template <Space kSpace, class T, class Update, bool kThree, bool kResult>
 void atomic(Warp& warp, const Instruction& i, LaneMask mask) {
   constexpr std::size_t kFirst = kResult ? 1 : 0;
@@ -924,9 +919,8 @@ void load_matrix(Warp& warp, const Instruction& i, LaneMask /*mask*/) {
   }
 }
 
-/// d = a · b + c of a 16×kDepth and a kDepth×8 matrix in PTX's layout. Sums are in double, rounded
-/// once; a tensor core truncates in between, so results agree within float32 rounding of the
-/// summands.
+/// d = a · b + c of a 16×kDepth and a kDepth×8 matrix in PTX's layout, rounded once from double; a
+/// tensor core truncates in between.
 template <unsigned kDepth, float (*kConvert)(u16)>
 void multiply_matrices(Warp& warp, const Instruction& i, LaneMask /*mask*/) {
   constexpr unsigned kA = kDepth / 4;  // registers of two numbers

@@ -31,7 +31,7 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-/// Replaces comments by spaces, which keeps line numbers.
+/// Keeps line numbers.
 std::string without_comments(std::string_view text) {
   std::string plain(text);
   for (std::size_t i = 0; i + 1 < plain.size(); ++i) {
@@ -125,7 +125,6 @@ const std::map<std::string_view, Special>& special_registers() {
   return kSpecials;
 }
 
-/// ".align 8 .b8 name[24]" of .param or .shared.
 struct Variable {
   std::string name;
   std::size_t alignment = 1;
@@ -247,7 +246,6 @@ class KernelParser {
       ++at_;
     }
   }
-  /// Returns the text up to `end` and skips both.
   std::string_view until(char end) {
     const std::size_t found = std::min(body_.find(end, at_), body_.size());
     const std::string_view text = body_.substr(at_, found - at_);
@@ -258,7 +256,6 @@ class KernelParser {
     return trimmed(text);
   }
 
-  /// Statements may refer to shared variables declared later.
   void place_shared() {
     for (std::size_t at = body_.find(".shared"); at != std::string_view::npos;
          at = body_.find(".shared", at + 1)) {
@@ -331,7 +328,7 @@ class KernelParser {
     }
   }
 
-  /// " .b32 %r<20>" or " .b32 %temp"; numbered registers get a place when first used.
+  /// " .b32 %r<20>" or " .b32 %temp"; numbered ones get a place when first used.
   void declare_registers(std::string_view text) {
     text = trimmed(text);
     const std::size_t space = text.find_first_of(" \t");
@@ -404,7 +401,7 @@ class KernelParser {
     return offset;
   }
 
-  /// Returns a value's place; if `wider`, sets `width` to the register's.
+  /// Sets `width` to the register's if `wider`.
   std::uint32_t value(std::string_view text, unsigned& width, bool wider) {
     if (const auto literal = number(text)) {
       return constant(*literal, width);

@@ -1,5 +1,4 @@
-/// Faults planted in kernels and in the order of streams: each is found and named, and correct code
-/// has none. Runs with the emulated libraries.
+/// Runs with the emulated libraries.
 
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
@@ -62,7 +61,6 @@ TEST_F(PlantedFaults, UnknownInstruction) {
               HasSubstr("instruction `nanosleep.u32` in `nanosleep.u32 20` is not known"));
 }
 
-/// As on a device, until it is reset.
 TEST_F(PlantedFaults, FailuresStay) {
   EXPECT_NE(report_of(Planted::out_of_bounds), "no fault");
   EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
@@ -86,10 +84,9 @@ TEST_F(PlantedFaults, FreeTwice) {
   EXPECT_EQ(cudaFree(gone), cudaErrorIllegalAddress);
 }
 
-/// One stream copies x to the device, another doubles it, with or without a wait.
+/// One stream copies x, another doubles it, with or without a wait.
 class StreamOrder : public PlantedFaults {
  protected:
-  /// y should be 2 x.
   std::string doubles(bool with_wait) {
     EXPECT_EQ(cudaMemset(x_, 0, kBytes), cudaSuccess);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
@@ -157,7 +154,7 @@ TEST_F(StreamOrder, BlocksThatShareGlobalMemory) {
                     HasSubstr("block (1, 0, 0)")));
 }
 
-/// A warp after the other's write is as wrong as one before.
+/// As wrong after the other's write as before.
 TEST_F(StreamOrder, WarpsThatShareGlobalMemory) {
   const auto exchange = [&](Exchange how) {
     upload();

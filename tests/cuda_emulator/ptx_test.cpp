@@ -1,4 +1,4 @@
-/// PTX on the emulated device compared with the host's arithmetic, and faults found in kernels.
+/// Compares PTX with the host's arithmetic.
 
 #include <gmock/gmock.h>
 
@@ -77,7 +77,7 @@ std::string register_type(std::size_t bytes) {
   return bytes == 2 ? ".b16" : bytes == 4 ? ".b32" : ".b64";
 }
 
-/// Runs `instruction` with inputs %x0, %x1, … and result %y for every index.
+/// Inputs are %x0, %x1, …; the result is %y.
 template <class Result, class... Inputs>
 Values<Result> evaluate(const std::string& instruction, const Values<Inputs>&... inputs) {
   Machine machine;
@@ -131,8 +131,7 @@ Values<T> samples(unsigned seed) {
     T value;
     std::memcpy(&value, &bits, sizeof value);
     if constexpr (std::is_floating_point_v<T>) {
-      // Half of them near one, where sums cancel and round.
-      if (bits % 2 == 0) {
+      if (bits % 2 == 0) {  // Half of them near one, where sums cancel and round.
         value = static_cast<T>(static_cast<double>(static_cast<std::int64_t>(random())) * 0x1p-62);
       }
     }
@@ -199,8 +198,7 @@ TEST(Ptx, IntegerProducts) {
   expect_function<u64>(
       "mul.hi.u64 %y, %x0, %x1;",
       [](u64 x, u64 y) {
-        // By halves, unlike the emulator.
-        const u64 low = (x & ~0U) * (y & ~0U);
+        const u64 low = (x & ~0U) * (y & ~0U);  // By halves, unlike the emulator.
         const u64 middle = (x >> 32) * (y & ~0U) + (low >> 32);
         const u64 other = (x & ~0U) * (y >> 32) + (middle & ~0U);
         return (x >> 32) * (y >> 32) + (middle >> 32) + (other >> 32);
@@ -280,7 +278,6 @@ TEST(Ptx, ShiftsAndBits) {
   expect_function<u32>(
       "prmt.b32 %y, %x0, %x1, 0x0123;", [](u32 x, u32 /*y*/) { return __builtin_bswap32(x); }, a,
       b);
-  // Byte 7, and its sign three times.
   expect_function<u32>(
       "prmt.b32 %y, %x0, %x1, 0xFFF7;",
       [](u32 /*x*/, u32 y) { return static_cast<u32>(static_cast<s32>(y) >> 24); }, a, b);
@@ -320,7 +317,6 @@ TEST(Ptx, FloatingPointIsTheHosts) {
       "fma.rn.f64 %y, %x0, %x0, %x0;", [](double x) { return std::fma(x, x, x); }, d);
 }
 
-/// Within PTX's bounds for a device, not in bits.
 TEST(Ptx, ApproximationsAreClose) {
   Values<float> x;
   for (int i = -4000; i < 4000; i += 9) {
@@ -361,7 +357,6 @@ TEST(Ptx, ComparisonsWithNaN) {
   expect_bits("geu", {0, 1, 1, 1, 1, 1});
   expect_bits("num", {1, 1, 1, 0, 0, 0});
   expect_bits("nan", {0, 0, 0, 1, 1, 1});
-  // Both results are combined with another predicate.
   expect_equal(evaluate<u32>("setp.gt.u32 %p3, %r0, 1;\n"
                              "setp.lt.and.f32 %p1|%p2, %x0, %x1, %p3;\n"
                              "selp.u32 %r1, 1, 0, %p1;\nselp.u32 %y, 2, %r1, %p2;",
@@ -400,7 +395,6 @@ TEST(Ptx, Conversions) {
       "cvt.rn.f32.s64 %y, %x0;", [](s64 x) { return static_cast<float>(x); }, samples<s64>(3));
   expect_function<s64>(
       "cvt.s64.s32 %y, %x0;", [](s32 x) { return s64{x}; }, samples<s32>(4));
-  // The lower half of a register.
   expect_function<s64>(
       "cvt.s64.s32 %y, %x0;", [](s64 x) { return s64{static_cast<s32>(x)}; }, samples<s64>(4));
   expect_function<s32>(
@@ -415,7 +409,6 @@ TEST(Ptx, Bfloat16RoundsToTheNearestEven) {
                              bits(0x7fc12345), bits(0x00000001), -0.0F};
   const Values<u16> expected{0x3f80, 0x3f82, 0x3f81, 0x3f80, 0x7f80, 0xff80, 0x7fff, 0, 0x8000};
   expect_equal(evaluate<u16>("cvt.rn.bf16.f32 %y, %x0;", values), expected, "cvt.rn.bf16.f32");
-  // The first operand goes to the upper half.
   expect_equal(
       evaluate<u32>("cvt.rn.bf16x2.f32 %y, %x0, %x1;", Values<float>{1.0F}, Values<float>{-2.0F}),
       {0x3f80c000}, "cvt.rn.bf16x2.f32");
@@ -435,7 +428,7 @@ TEST(Ptx, DivergedLanesMeetAgain) {
     }
     expected[i] = steps;
   }
-  // Counts each lane's steps to 1; then the whole warp meets for a sum of bits.
+  // Counts each lane's steps to 1; then the warp meets.
   const std::string loop =
       "add.u32 %r1, %x0, 1;\nmov.u32 %y, 0;\n"
       "$loop: setp.eq.u32 %p1, %r1, 1;\n@%p1 bra $done;\nadd.u32 %y, %y, 1;\n"
@@ -531,7 +524,7 @@ TEST(Ptx, AtomicsOfAllThreads) {
   EXPECT_THAT(machine.download<u32>(sums, 2), testing::ElementsAre(100, 0));
 }
 
-/// Rotates a thread's own four words by an amount known only at run time.
+/// By an amount known only at run time.
 TEST(Ptx, LocalMemory) {
   Machine machine;
   const std::uint64_t out = machine.memory.allocate(64 * sizeof(u32));
@@ -632,8 +625,7 @@ TEST(PtxFaults, RacesInSharedMemory) {
                 "warps"));
   EXPECT_EQ(machine.fault_of(kernel_text(begin + "red.shared.add.u32 [s], 1;", kShared), 128),
             "no fault");
-  // Lanes that read a word in one instruction are several readers: a write by any of them needs a
-  // barrier.
+  // Both count as readers, so that a write needs a barrier.
   for (const int lane : {0, 31}) {
     const std::string write =
         "setp.eq.u32 %p2, %r0, " + std::to_string(lane) + ";\n@%p2 st.shared.u32 [s], 1;\n";

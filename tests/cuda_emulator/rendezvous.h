@@ -1,7 +1,6 @@
 #pragma once
 
-/// Exchanges the calls and input bytes of a communicator's processes in shared memory. Nothing
-/// blocks.
+/// Exchanges a communicator's calls and input bytes in shared memory, without blocking.
 
 #include <array>
 #include <atomic>
@@ -13,7 +12,6 @@
 
 namespace jforge::emulator {
 
-/// The part of a call that all ranks must agree on.
 struct CollectiveCall {
   std::uint32_t kind = 0;
   std::uint32_t type = 0;
@@ -36,14 +34,13 @@ class Rendezvous {
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
 
-  /// Returns whether all ranks have arrived, and then unlinks the names. Throws Refusal if they
-  /// disagree on their number or share a device.
+  /// Unlinks the names when all ranks are there. Throws Refusal if they disagree on their number or
+  /// share a device.
   bool complete();
 
-  /// Gives this rank's input of call `number`, from 0 on in order. Overwrites that of number − 2:
-  /// the rank has seen all of number − 1.
+  /// In order from 0. Overwrites the input of number − 2: the rank has seen all of number − 1.
   void give(std::uint64_t number, const CollectiveCall& call, std::span<const std::byte> input);
-  /// Returns whether all have given call `number`; if not, tells them that this rank waits.
+  /// If not, tells the others that this rank waits.
   [[nodiscard]] bool given_by_all(std::uint64_t number);
   /// Another rank waits for the calls before this one.
   [[nodiscard]] std::uint64_t wanted() const;
@@ -51,7 +48,7 @@ class Rendezvous {
   void take(unsigned rank, std::uint64_t number, std::span<std::byte> input) const;
 
   void leave(State state);
-  /// Which rank will never give call `number`, such as "rank 2 has ended before its call 7", or "".
+  /// Such as "rank 2 has ended before its call 7", or "".
   [[nodiscard]] std::string missing(std::uint64_t number) const;
 
   [[nodiscard]] unsigned ranks() const { return ranks_; }
@@ -71,7 +68,7 @@ class Rendezvous {
   struct Shared {
     std::array<Rank, kMostRanks> ranks;
   };
-  /// Each rank locks its file for life; the system releases a dead rank's lock.
+  /// Locked for life; the system releases a dead rank's lock.
   struct Files {
     int life = -1;
     std::array<int, kSlots> inputs{-1, -1};

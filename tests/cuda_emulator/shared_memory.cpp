@@ -85,7 +85,7 @@ void SharedMemory::note_read(Cell& cell, const SharedAccess& by) const {
     if (other != warp) {
       cell.reader = kSeveral;
     } else {
-      // Reads before the last warp barrier are ordered before this warp's later accesses.
+      // Older reads are ordered before this warp's later accesses.
       cell.reader = cell.read_warp_epoch == by.warp_epoch
                         ? static_cast<std::uint16_t>(kSeveralOfWarp + warp)
                         : thread;

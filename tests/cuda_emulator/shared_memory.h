@@ -1,7 +1,7 @@
 #pragma once
 
-/// A block's shared memory with each granule's last writer and readers. Accesses are ordered if one
-/// thread makes both, or with a block barrier or, inside a warp, a warp barrier in between.
+/// A block's shared memory with each granule's last writer and readers. A block barrier orders
+/// accesses, inside a warp also a warp barrier.
 
 #include <algorithm>
 #include <cstddef>
@@ -19,12 +19,11 @@ struct SharedAccess {
 
 class SharedMemory {
  public:
-  /// Makes it uninitialised. `granule`: a power of two; no access is narrower.
+  /// `granule`: a power of two; no access is narrower.
   void begin_block(std::size_t bytes, std::size_t granule);
   void pass_block_barrier() { ++epoch_; }
 
-  /// All throw Fault if the access is outside, misaligned, uninitialised or a race. The result
-  /// holds `bytes`.
+  /// Throw Fault if outside, misaligned, uninitialised or a race.
   [[nodiscard]] const std::byte* read(const SharedAccess& by, std::uint64_t offset,
                                       std::size_t bytes) {
     expect_inside(by, offset, bytes, "read");
@@ -39,7 +38,7 @@ class SharedMemory {
   /// Atomic accesses need no order among themselves.
   [[nodiscard]] std::byte* update(const SharedAccess& by, std::uint64_t offset, std::size_t bytes);
 
-  /// A cp.async to [offset, offset + bytes), which must not be accessed until finish_copy.
+  /// The range must not be accessed until finish_copy.
   void begin_copy(const SharedAccess& by, std::uint64_t offset, std::size_t bytes);
   [[nodiscard]] std::byte* finish_copy(const SharedAccess& by, std::uint64_t offset,
                                        std::size_t bytes);
@@ -76,9 +75,8 @@ class SharedMemory {
   [[nodiscard]] std::span<Cell> cells_of(std::uint64_t offset, std::size_t bytes) {
     return {&cells_[offset >> granule_shift_], std::max<std::size_t>(bytes >> granule_shift_, 1)};
   }
-  /// Returns whether the recorded readers already include `by`: several threads of its warp since
-  /// the warp's barrier, or several warps since the block's. A write in between would have been a
-  /// race.
+  /// Whether the record already covers `by`: several threads of its warp since the warp's barrier,
+  /// or several warps since the block's. A write in between would have been a race.
   [[nodiscard]] bool read_alike(const Cell& cell, const SharedAccess& by) const {
     return cell.read_epoch == epoch_ &&
            (cell.reader == kSeveral || (cell.reader == kSeveralOfWarp + by.thread / kWarpThreads &&

@@ -183,7 +183,7 @@ bool Warp::run(unsigned steps) {
   return true;
 }
 
-/// Until the group reaches other lanes, diverges, waits, ends or has used up its steps.
+/// Ends when the group reaches other lanes, diverges, waits, ends or has used up its steps.
 void Warp::run_group(Group group, unsigned& steps) {
   const std::vector<Instruction>& code = block_.launch.kernel->code;
   std::uint32_t place = group.place;
@@ -292,7 +292,7 @@ bool Warp::met(const Instruction& instruction, LaneMask lanes) {
   return missing == 0;
 }
 
-/// Runs once all lanes of a mask have arrived with that mask.
+/// Once all lanes of a mask have arrived with it.
 void Warp::meet(const Instruction& instruction, LaneMask lanes) {
   for (LaneMask rest = lanes; rest != 0; rest &= rest - 1) {
     const auto lane = static_cast<unsigned>(std::countr_zero(rest));
@@ -402,8 +402,7 @@ class BlockRunner {
   }
 
  private:
-  /// steps of a warp before the next one's turn
-  static constexpr unsigned kSteps = 1U << 16;
+  static constexpr unsigned kSteps = 1U << 16;  ///< steps of a warp before the next one's turn
   /// rounds without a barrier: seconds of a spinning loop
   static constexpr std::uint64_t kMostRounds = 4096;
 

@@ -1,7 +1,6 @@
 #pragma once
 
-/// A launch on the host. Lanes at one place of the code run together, the hindmost first, so that
-/// diverged lanes meet again.
+/// Lanes at one place run together, the hindmost first, so that diverged lanes meet again.
 
 #include <array>
 #include <bit>
@@ -49,21 +48,18 @@ class Warp {
   Warp(BlockState& block, unsigned index);
 
   void begin_block();
-  /// For reuse by the next launch, after the warp has ended.
+  /// For the next launch, after the end.
   [[nodiscard]] std::vector<std::byte> take_registers() { return std::move(registers_); }
-  /// Until every lane has ended or waits, or for about `steps` instructions. Returns false if
-  /// nothing could run; throws Fault.
+  /// For about `steps` instructions. Returns false if nothing could run; throws Fault.
   bool run(unsigned steps);
-  /// Releases lanes at a complete barrier.
   void pass_block_barrier(std::uint32_t barrier);
 
   [[nodiscard]] bool ended() const { return live_ == 0; }
-  /// "thread 3 (PTX line 40: bar.sync 0)" of the first lane that waits, or empty.
+  /// "thread 3 (PTX line 40: bar.sync 0)" of the first one, or "".
   [[nodiscard]] std::string waiting_note() const;
   [[nodiscard]] unsigned index() const { return index_; }
   [[nodiscard]] std::uint32_t place() const { return place_; }
 
-  // For operations.
   template <class T>
   [[nodiscard]] T* lanes(std::uint32_t offset) {
     return reinterpret_cast<T*>(registers_.data() + offset);
@@ -109,9 +105,9 @@ class Warp {
   [[nodiscard]] std::uint32_t place_of_first(LaneMask lanes) const {
     return places_[static_cast<unsigned>(std::countr_zero(lanes))];
   }
-  /// Whether the lanes, at least one, are all at one place.
+  /// And are not empty.
   [[nodiscard]] bool together(LaneMask lanes) const;
-  /// Whether exactly the lanes of a meeting are at it.
+  /// Exactly a meeting's lanes are at it.
   [[nodiscard]] bool met(const Instruction& instruction, LaneMask lanes);
   void set_place(LaneMask lanes, std::uint32_t place);
   void run_group(Group group, unsigned& steps);

@@ -144,8 +144,7 @@ void WorkOrder::begin(const std::shared_ptr<Work>& work) {
   if (kind_ == Kind::eager) {
     do_all_ready();
   } else if (kind_ == Kind::random) {
-    // Rarely, so that much work stays queued.
-    constexpr std::uint64_t kOneIn = 4;
+    constexpr std::uint64_t kOneIn = 4;  // Rarely, so that much work stays queued.
     while (random_() % kOneIn == 0 && do_any_ready()) {
     }
     sweep();
@@ -153,8 +152,7 @@ void WorkOrder::begin(const std::shared_ptr<Work>& work) {
 }
 
 void WorkOrder::do_now(const std::shared_ptr<Work>& work) {
-  // Done even if it throws.
-  work->done = true;
+  work->done = true;  // Done even if it throws.
   work->after.clear();
   work->ready = nullptr;
   const auto run = std::move(work->run);

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Runs the work of streams in any order that streams and events allow.
+/// Runs streams' work in any legal order.
 
 #include <cstdint>
 #include <functional>
@@ -17,7 +17,7 @@ namespace jforge::emulator {
 
 struct Work {
   std::function<void()> run;
-  /// Required besides `after`, such as another process; polled, must not block.
+  /// Besides `after`, such as another process; polled, must not block.
   std::function<bool()> ready;
   std::vector<std::shared_ptr<Work>> after;
   bool done = false;
@@ -44,36 +44,33 @@ class WorkOrder {
   void choose(std::string_view description);
 
   void add_stream(Stream& stream);
-  /// Its queued work still runs.
-  void remove_stream(const Stream& stream);
+  void remove_stream(const Stream& stream);  ///< Its queued work still runs.
   [[nodiscard]] Stream& default_stream() { return default_stream_; }
 
   std::shared_ptr<Work> enqueue(Stream& stream, const std::string& name, std::function<void()> run,
                                 std::function<bool()> ready = {});
-  /// Like enqueue(), for a line of works without a stream.
+  /// For a line of works without a stream.
   std::shared_ptr<Work> enqueue_after(std::vector<std::shared_ptr<Work>> after, std::uint32_t line,
                                       const std::string& name, std::function<void()> run);
-  /// Detaches the streams that joined the capture.
   void forget_capture(const Capture& capture);
   /// Calls `idle` when nothing that it waits for can run.
   void when_idle(std::function<void()> idle) { idle_ = std::move(idle); }
-  /// Runs what `work` needs as far as possible, without waiting.
+  /// As far as possible without waiting.
   void advance(const std::shared_ptr<Work>& work);
   void wait(const std::shared_ptr<Work>& work);
   void wait_for_all();
-  /// Returns whether `work` is done; if not, runs a little, so that repeated asking ends.
+  /// If not, runs a little, so that repeated asking ends.
   [[nodiscard]] bool ask(const std::shared_ptr<Work>& work);
   void abandon();
 
-  /// Starts or stops keeping stamps; returns how many are kept.
+  /// Returns how many are kept.
   std::size_t keep_stamps(bool keep);
   [[nodiscard]] const Stamp& kept_stamp(std::size_t index) const { return stamps_.at(index); }
 
-  /// How often the calling thread has waited, or asked twice in vain, after queuing more.
+  /// Waits, or repeated vain questions, after queuing more.
   [[nodiscard]] static std::uint64_t host_waits();
 
   [[nodiscard]] HappensBefore& before() { return before_; }
-  /// Stamp of the running work, or none before the first.
   [[nodiscard]] const Stamp& current() const { return current_; }
 
   /// Seed for a kernel's warps: 0 unless random.
@@ -82,10 +79,9 @@ class WorkOrder {
  private:
   void begin(const std::shared_ptr<Work>& work);
   void do_now(const std::shared_ptr<Work>& work);
-  /// What `work` needs of `waiting_`, in order, itself last.
+  /// In order, `work` last.
   [[nodiscard]] std::vector<std::shared_ptr<Work>> needed(const std::shared_ptr<Work>& work) const;
   bool do_any_ready();
-  /// Runs what is ready, in call order.
   void do_all_ready();
   /// false: none is ready
   bool do_ready(const std::vector<std::shared_ptr<Work>>& works, std::size_t most);
