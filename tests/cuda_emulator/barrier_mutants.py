@@ -84,7 +84,7 @@ def wait_name(call, frames):
 
 
 def tests_of(libraries, program):
-    """From a file, because the output of several ranks mixes."""
+    """Reads a file, because the output of several ranks mixes."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "tests.json"
         run(libraries, program, "--gtest_list_tests", f"--gtest_output=json:{path}")

@@ -155,7 +155,7 @@ std::string row_bits() {
   return chosen == nullptr ? "" : chosen;
 }
 
-/// Without B's columns if `any_columns`.
+/// Hashes what an algorithm depends on, without B's columns if `any_columns`.
 std::uint64_t fingerprint(const Description& description, const MatrixProduct& product,
                           bool any_columns) {
   std::uint64_t hash = 0xcbf29ce484222325ULL;

@@ -26,7 +26,7 @@ bool device_is_emulated() {
   return ::dlsym(RTLD_DEFAULT, "jforge_emulated_heuristic_calls") != nullptr;
 }
 
-/// By CUDA's header; the other ranks must learn at once.
+/// CUDA's header names these errors; the other ranks must learn at once.
 TEST(CudaErrors, WhatEndsTheProcessCutsTheRankOff) {
   std::ifstream header(JFORGE_CUDA_INCLUDE "/driver_types.h");
   if (!header) {

@@ -46,7 +46,7 @@ class DeviceMemory {
     std::size_t bytes = 0;
     State state = State::live;
     std::unique_ptr<std::byte[]> data;  ///< filled with 0xff, NaN for floats, until written
-    /// By granule, from the first access on.
+    /// One per granule, from the first access on.
     std::unique_ptr<Cell[], void (*)(void*)> cells{nullptr, nullptr};
     unsigned granule_shift = 2;
     std::uint32_t begun_by = 0;  ///< the work that began its life
@@ -77,7 +77,7 @@ class DeviceMemory {
     }
     return place;
   }
-  /// Like use(), without a check of the order.
+  /// Skips the check of the accesses' order.
   [[nodiscard]] std::byte* at(std::uint64_t address, std::size_t bytes, const char* access,
                               unsigned lane = 0) {
     const Allocation& last = allocations_.empty() ? kNothing : allocations_[last_];

@@ -76,8 +76,8 @@ struct Operation {
   unsigned shared_bytes = 0;  ///< narrowest access to shared memory
 };
 
-/// By full name with modifiers; `mov` between a register and its parts has keys such as "mov.b64
-/// pack2".
+/// Keys are full names with modifiers; `mov` between a register and its parts has keys such as
+/// "mov.b64 pack2".
 [[nodiscard]] const std::unordered_map<std::string_view, Operation>& operations();
 
 /// start of generic addresses of shared memory
@@ -124,7 +124,7 @@ struct Kernel {
   std::vector<std::string> text;         ///< by instruction, for messages
   std::vector<std::uint32_t> lines;      ///< by instruction, in the PTX
   std::vector<std::byte> register_file;  ///< a new warp's: the constants
-  /// Of ended warps, for reuse: the constants are unchanged.
+  /// Reused from ended warps: the constants are unchanged.
   mutable std::vector<std::vector<std::byte>> used_register_files;
   std::vector<std::pair<Special, std::uint32_t>> specials;  ///< those in use, with their offsets
 };

@@ -95,7 +95,8 @@ bool reaches_shared(const Kernel& kernel, std::size_t start,
   return false;
 }
 
-/// On one side of them, shared memory is not accessed up to the next barrier or the end.
+/// Finds barriers on one side of which shared memory is not accessed up to the next barrier or the
+/// end.
 std::vector<bool> idle_barriers(const Kernel& kernel) {
   std::vector<std::vector<std::size_t>> after(kernel.code.size());
   std::vector<std::vector<std::size_t>> before(kernel.code.size());

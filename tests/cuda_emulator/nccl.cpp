@@ -568,7 +568,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     return own.result();
   });
 }
-/// With or without ncclCommFinalize.
+/// Completes its calls first, with or without ncclCommFinalize.
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   return with(comm, [](Communicator& own) {
     const auto self = own.shared_from_this();

@@ -524,7 +524,7 @@ TEST(Ptx, AtomicsOfAllThreads) {
   EXPECT_THAT(machine.download<u32>(sums, 2), testing::ElementsAre(100, 0));
 }
 
-/// By an amount known only at run time.
+/// The amount is known only at run time.
 TEST(Ptx, LocalMemory) {
   Machine machine;
   const std::uint64_t out = machine.memory.allocate(64 * sizeof(u32));

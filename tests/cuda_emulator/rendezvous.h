@@ -38,7 +38,8 @@ class Rendezvous {
   /// share a device.
   bool complete();
 
-  /// In order from 0. Overwrites the input of number − 2: the rank has seen all of number − 1.
+  /// Calls come in order from 0. Overwrites the input of number − 2: the rank has seen all of
+  /// number − 1.
   void give(std::uint64_t number, const CollectiveCall& call, std::span<const std::byte> input);
   /// If not, tells the others that this rank waits.
   [[nodiscard]] bool given_by_all(std::uint64_t number);

@@ -48,9 +48,9 @@ class Warp {
   Warp(BlockState& block, unsigned index);
 
   void begin_block();
-  /// For the next launch, after the end.
+  /// Returns them for the next launch.
   [[nodiscard]] std::vector<std::byte> take_registers() { return std::move(registers_); }
-  /// For about `steps` instructions. Returns false if nothing could run; throws Fault.
+  /// Runs about `steps` instructions. Returns false if nothing could run; throws Fault.
   bool run(unsigned steps);
   void pass_block_barrier(std::uint32_t barrier);
 
@@ -105,7 +105,7 @@ class Warp {
   [[nodiscard]] std::uint32_t place_of_first(LaneMask lanes) const {
     return places_[static_cast<unsigned>(std::countr_zero(lanes))];
   }
-  /// And are not empty.
+  /// Also false for no lanes.
   [[nodiscard]] bool together(LaneMask lanes) const;
   /// Exactly a meeting's lanes are at it.
   [[nodiscard]] bool met(const Instruction& instruction, LaneMask lanes);

@@ -49,7 +49,7 @@ class WorkOrder {
 
   std::shared_ptr<Work> enqueue(Stream& stream, const std::string& name, std::function<void()> run,
                                 std::function<bool()> ready = {});
-  /// For a line of works without a stream.
+  /// Queues on a line of works instead of a stream.
   std::shared_ptr<Work> enqueue_after(std::vector<std::shared_ptr<Work>> after, std::uint32_t line,
                                       const std::string& name, std::function<void()> run);
   void forget_capture(const Capture& capture);
@@ -79,7 +79,7 @@ class WorkOrder {
  private:
   void begin(const std::shared_ptr<Work>& work);
   void do_now(const std::shared_ptr<Work>& work);
-  /// In order, `work` last.
+  /// Returns them in order, `work` last.
   [[nodiscard]] std::vector<std::shared_ptr<Work>> needed(const std::shared_ptr<Work>& work) const;
   bool do_any_ready();
   void do_all_ready();

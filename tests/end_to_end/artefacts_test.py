@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The single commands on a finished run's artefacts: documented forms, and detected damage."""
+"""The single commands on a finished run's artefacts, also damaged ones."""
 
 import json
 import math
@@ -146,11 +146,11 @@ class Artefacts(EndToEndTest):
         shapes = {name: shape for name, (_, shape, _) in tiny_model.read_safetensors(loss()).items()}
         for name, shape in tiny_model.tensor_shapes().items():
             self.assertEqual(shape, shapes[name])
-        # Mixed masks train odd prompts, such as this one, on clean context.
+        # Mixed masks train odd prompts on clean context.
         clean = tiny_model.read_floats(loss("rounds.1.mask=clean"))
         self.assertEqual(clean, tiny_model.read_floats(loss("rounds.1.mask=mixed")))
         self.assertNotEqual(clean, tiny_model.read_floats(loss()))
-        # The model as its own frozen teacher equals the detached teacher.
+        # A model that is its own frozen teacher equals a detached one.
         frozen = tiny_model.read_floats(loss("rounds.1.mask=clean", "train.teacher=frozen"))
         self.assertAlmostEqual(clean["loss"][0], frozen["loss"][0], 5)
         decayed = loss("rounds.1.mask=clean", "train.consistency_decay=0.8").read_bytes()
@@ -281,7 +281,7 @@ class Artefacts(EndToEndTest):
         self.assertEqual(self.bytes_of(self.uninterrupted(2)), self.bytes_of(run))
 
     def test_a_damaged_shard_of_a_later_round_is_generated_again(self):
-        """The prompts are generated from the checkpoint that ended round 1."""
+        """From the checkpoint that ended round 1."""
         config, run = self.config("later")
         # Rank 0's 9th micro-batch is in round 2's third step.
         self.jforge("run", config, "--inject", "interrupt@train.accumulate:0:9", ranks=2, expect=75)
@@ -297,7 +297,6 @@ class Artefacts(EndToEndTest):
         config, run = self.config("phases")
         self.jforge("train", config, "--round", "1", ranks=2, expect=2)
         self.jforge("import", config, ranks=2)
-        # As after a kill between the two files.
         report = (run / "prompts_import.json").read_bytes()
         (run / "prompts_import.json").unlink()
         for number in ("1", "2"):

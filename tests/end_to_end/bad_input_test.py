@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Bad input gives one clear line with the place, the documented exit code, and no damage."""
+"""Bad input gives one clear line, the documented exit code, and no damage."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ USAGE, INPUT, ENVIRONMENT = 2, 3, 4
 
 class BadInput(EndToEndTest):
     def refused(self, code, *words, says=(), ranks=1, **options):
-        """Expects exit code `code`; returns the error line, which has every text of `says`."""
+        """Returns the error line, which has every text of `says`."""
         result = self.jforge(*words, ranks=ranks, expect=code, timeout=60, **options)
         lines = result.lines()
         self.assertTrue(lines, f"no error line: {result}")
@@ -42,7 +42,6 @@ class BadInput(EndToEndTest):
 
 class BadModels(BadInput):
     def check(self, name, damage, *says):
-        """Expects `run` and `verify` to refuse the damaged model."""
         model = self.model_copy(name)
         damage(model)
         setting = ("--set", f'model.source="{model}"')
@@ -50,7 +49,7 @@ class BadModels(BadInput):
         self.refused(INPUT, "verify", model, says=says)
 
     def rewrite(self, change):
-        """Returns a damage that changes the tensors, {name: (shape, bytes)}."""
+        """`change`: changes the tensors, {name: (shape, bytes)}."""
         def damage(model):
             tensors = tiny_model.random_tensors(1)
             change(tensors)
@@ -113,7 +112,7 @@ class BadModels(BadInput):
         self.run_refused("tokenizer", INPUT, "--set", f'model.source="{model}"', says=["tokenizer.json"])
 
     def test_tokenizer_of_another_model(self):
-        """Whether or not a prompt uses the added token without a row in the model."""
+        """Whether or not a prompt uses the token."""
         def damage(model):
             path = model / "tokenizer.json"
             tokenizer = json.loads(path.read_text(encoding="utf-8"))
@@ -131,7 +130,7 @@ class BadModels(BadInput):
                      self.root / "extra-evaluation", says=says)
 
     def test_a_template_whose_turns_do_not_stop_the_model(self):
-        """As in Qwen2.5 Base: ChatML, but only <|endoftext|> ends a sequence."""
+        """Only <|endoftext|> ends a sequence, as in Qwen2.5 Base."""
         model = self.model_copy("base")
         path = model / "generation_config.json"
         path.write_text('{"eos_token_id": 256}', encoding="utf-8")
@@ -208,7 +207,7 @@ class BadModels(BadInput):
         self.assertFalse((run / "prompts.h5").exists())
 
     def test_an_evaluation_that_cannot_be_done_is_refused_before_all_work(self):
-        """It would otherwise fail after hours of training."""
+        """Before hours of training."""
         task = ("--set", 'evaluate.tasks=["gsm8k"]', "--set")
         for name, setting, says in (("data", "evaluate.data=/nonexistent", "/nonexistent"),
                                     ("positions", f"evaluate.data={self.prompts}", "evaluate.max_new_tokens")):
@@ -481,18 +480,18 @@ class BadEnvironment(BadInput):
                     self.expect_no_processes()
 
     def test_path_that_the_system_refuses(self):
-        """The standard library's exception is not an internal error."""
+        """It is not an internal error."""
         loop = self.root / "loop"
         loop.symlink_to(loop)
         for path in (loop, self.root / ("x" * 300)):
             self.refused(ENVIRONMENT, "verify", path, says=[path])
 
     def test_full_disk(self):
-        """Simulated by a limit on file sizes; each limit makes another write fail."""
+        """Each limit on file sizes makes another write fail."""
         for kibibytes in (1, 8, 40, 90, 200):
             with self.subTest(kibibytes=kibibytes):
                 config, run = self.config(f"full-{kibibytes}")
-                # Set after the start: MPI's own files are larger.
+                # MPI's own files are larger.
                 process = self.start(self.command("run", config, "--inject", "stop@publish.data:0:1"))
                 self.wait_until_stopped(process)
                 resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (kibibytes * 1024, kibibytes * 1024))
@@ -521,7 +520,7 @@ class BadEnvironment(BadInput):
 
     @unittest.skipUnless(os.geteuid() == 0, "mounting over a rank's directory needs root")
     def test_a_directory_of_each_rank_s_own(self):
-        """As on each host's own disk; detected at once."""
+        """As on each host's own disk."""
         config, run = self.config("own")
         run.mkdir()
         mounts = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", str(run)]

@@ -21,8 +21,7 @@ RANKS = 2
 class Chaos(EndToEndTest):
     def setUp(self):
         super().setUp()
-        # A rank may be frozen before MPI has started or while it ends.
-        os.environ["JFORGE_MPI_LIMIT_SECONDS"] = "20"
+        os.environ["JFORGE_MPI_LIMIT_SECONDS"] = "20"  # before MPI has started or while it ends
         self.addCleanup(os.environ.pop, "JFORGE_MPI_LIMIT_SECONDS")
 
     def quiet_seconds(self):
@@ -32,11 +31,11 @@ class Chaos(EndToEndTest):
         return self._quiet_seconds
 
     def strike(self, config, run, rng, kind):
-        """Returns the result and whether the run was hit before its end."""
+        """Returns the result and whether the run was hit."""
         process = self.start(self.command("run", config, "--set", "run.heartbeat_limit_seconds=10", ranks=RANKS))
         while len(self.ranks_of(process)) < RANKS and process.poll() is None:
             time.sleep(0.01)
-        # Sometimes longer than the run, to cover its last moments.
+        # To cover the run's last moments, too.
         end = time.monotonic() + rng.uniform(0.0, self.quiet_seconds())
         while time.monotonic() < end and process.poll() is None:
             time.sleep(0.01)
@@ -59,8 +58,8 @@ class Chaos(EndToEndTest):
         return result, struck
 
     def finish_struck(self, process, run):
-        """Like finish(), but accepts two undetectable ends: Open MPI 4.1's mpirun may hang with no rank left if a rank
-        dies at the start, and a rank may be frozen after MPI has ended."""
+        """Accepts two ends: Open MPI 4.1's mpirun may hang if a rank dies at the start, and a rank may freeze after
+        MPI's end."""
         end = time.monotonic() + 60
         while process.poll() is None and time.monotonic() < end:
             time.sleep(0.01)
@@ -90,7 +89,7 @@ class Chaos(EndToEndTest):
                 done += struck
                 codes[kind, result.code] = codes.get((kind, result.code), 0) + 1
                 if struck and kind == "usr2":
-                    # Before the program's first line and after its last boundary the signal kills it or has no effect.
+                    # At its very start and end, the signal kills the program or has no effect.
                     self.assertIn(result.code, (75, 0, 128 + signal.SIGUSR2, -signal.SIGUSR2, "mpirun hung"),
                                   str(result))
                 if (run / "run.json").exists():

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""run_cluster.sh with the real mpirun: it ends with its ranks and their exit code, and gives them time to stop. Hosts
-for the placement of ranks are simulated."""
+"""run_cluster.sh with the real mpirun: it ends with its ranks and gives them time to stop. Placement is simulated."""
 
 import ctypes
 import os
@@ -12,12 +11,10 @@ import unittest
 from harness import BINARY, SOURCE, EndToEndTest
 
 RUN_CLUSTER = SOURCE / "launch" / "scripts" / "run_cluster.sh"
-# After the last rank's end; mpirun once slept four minutes.
-LIMIT_SECONDS = 90
-# Rank 0 sleeps 3 s in each step, longer than mpirun waits after a SIGTERM.
+LIMIT_SECONDS = 90  # after the last rank's end
+# 3 s in each step, longer than mpirun waits after a SIGTERM.
 SLOW_STEPS = ",".join(f"delay@train:0:{step}" for step in range(3, 7))
-# Also after the stop, when a second signal might kill it.
-SLOW_END = "delay@close:0:1,delay@end:0:1"
+SLOW_END = "delay@close:0:1,delay@end:0:1"  # a second signal might kill the stopped job
 
 
 class ClusterScript(EndToEndTest):
@@ -36,7 +33,7 @@ class ClusterScript(EndToEndTest):
             self.skipTest("mpirun cannot bind two ranks to cores of this machine")
 
     def finish_after_ranks(self, process):
-        """Like finish(), but limits only the time after the last rank's end."""
+        """Limits only the time after the last rank's end."""
         seen = time.monotonic()
         while process.poll() is None and time.monotonic() - seen < LIMIT_SECONDS:
             time.sleep(0.1)
@@ -45,13 +42,12 @@ class ClusterScript(EndToEndTest):
         return self.finish(process, 1)
 
     def signalled(self, name, *numbers, faults=SLOW_STEPS, options=()):
-        """Sends each signal while rank 0 sleeps, after the previous one took effect. Returns (result, run directory,
-        config)."""
+        """Sends each signal after the previous one took effect. Returns (result, run directory, config)."""
         config, run = self.config(name)
         process = self.start(self.cluster_command("run", config, "--inject", faults, options=options))
         self.wait_for_text(process, "acts now")
         for number in numbers:
-            # To the whole group, as a terminal does; ranks and mpirun must not be in it.
+            # As a terminal does; ranks and mpirun must not be in the group.
             os.killpg(process.pid, number)
             if number != signal.SIGUSR2:
                 self.wait_for_text(process, "stopping at the next boundary")
@@ -139,14 +135,13 @@ class Places(EndToEndTest):
         hwloc.hwloc_topology_destroy(handle)
 
     def ranks_on_hosts(self, ranks, line, simulated=()):
-        """Returns each host's ranks, [[0, 1], [2], …]; `line` describes a host in the host file."""
+        """Returns [[0, 1], [2], …]; `line`: a host in the host file."""
         hosts = self.root / "hosts"
         hosts.write_text("".join(line.format(number) + "\n" for number in range(4)), encoding="utf-8")
         settings = {"orte_do_not_launch": 1, "rmaps_base_display_map": 1, **dict(simulated)}
         command = ["env", *(f"OMPI_MCA_{name}={value}" for name, value in settings.items()), str(RUN_CLUSTER), "-n", str(ranks),
                    "--hostfile", str(hosts), "--threads", "16", "true"]
-        # mpirun fails after a map without a launch.
-        result = self.finish(self.start(command), LIMIT_SECONDS)
+        result = self.finish(self.start(command), LIMIT_SECONDS)  # mpirun fails after a map without a launch.
         text = result.out + result.err
         if "JOB MAP" not in text and "processes than cpus" not in text:
             self.skipTest("this mpirun cannot map without a launch: " + text)
@@ -154,7 +149,7 @@ class Places(EndToEndTest):
                 for host in text.split("Data for node:")[1:]], text
 
     def test_hosts_without_slots_share_the_ranks(self):
-        # Simulated hosts have many slots, like hosts whose cores are counted.
+        # Like hosts whose cores are counted.
         simulated = {"ras": "simulator", "ras_simulator_num_nodes": 4, "ras_simulator_topo_files": self.topology,
                      "ras_simulator_slots": 32, "ras_simulator_max_slots": 32}
         for ranks, expected in [(8, [[0, 1], [2, 3], [4, 5], [6, 7]]), (5, [[0, 1], [2], [3], [4]]), (3, [[0], [1], [2]])]:

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""A rank that is killed, hangs or fails, or a communicator that breaks, while NCCL reduces gradients on the emulated
-device: the job ends, no file is half-written, and the next start ends with the bytes of an uninterrupted run.
-NcclFaultsOfFour is for an idle machine with four cores."""
+"""A rank is killed, hangs or fails, or a communicator breaks, while NCCL reduces gradients on the emulated device: the
+job ends, and the next start ends with the bytes of an uninterrupted run. NcclFaultsOfFour needs four idle cores."""
 
 import os
 import unittest
@@ -38,7 +37,7 @@ class NcclFaults(EndToEndTest):
     ranks = 2
 
     def broken(self, name, *words, expect=None, failure=None, within_a_host=False):
-        """Runs to an early end, then continues; returns the first result."""
+        """Also continues the run; returns the first result."""
         config, run = self.config(name, CONFIG)
         environment = {**os.environ, "XDG_CACHE_HOME": str(self.root / "cache")}
         if failure is not None:
@@ -89,7 +88,6 @@ class NcclFaults(EndToEndTest):
                                      r" at \S+/nccl_collectives\.cpp:\d+")
 
     def test_no_communicator(self):
-        """One rank fails at once while the others wait for it."""
         config, run = self.config("none", CONFIG)
         result = self.jforge("finetune", config, ranks=self.ranks, expect=4, env={
             **os.environ, "XDG_CACHE_HOME": str(self.root / "cache"), "JFORGE_EMULATED_NCCL_FAILURE": "1:0"})

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The pipeline on a device at 1, 2 and 4 ranks with ZeRO 1 and 3, kills and resumes; checkpoints move to the host's
-kernels and back. Every method gives AR's tokens with rounded weights and cache."""
+"""The pipeline on a device at 1, 2 and 4 ranks with ZeRO 1 and 3, kills and resumes, also on the host. Every method
+gives AR's tokens with rounded weights and cache."""
 
 import contextlib
 import json
@@ -88,7 +88,7 @@ class DevicePipeline(KilledRun):
     @staticmethod
     @contextlib.contextmanager
     def devices(count):
-        """Emulates `count` devices, whose ranks must use NCCL; real ranks share one."""
+        """Emulated ones must use NCCL; real ranks share one."""
         if count == 1 or "JFORGE_EMULATED_DEVICES" not in os.environ:
             with unittest.mock.patch.dict(os.environ):
                 os.environ.pop("JFORGE_EMULATED_DEVICES", None)
@@ -102,7 +102,7 @@ class DevicePipeline(KilledRun):
         for number, (device, name) in enumerate([("cuda", "CUDA device 0"), ("cpu", "the CPU"), ("cuda", "CUDA device 0")]):
             words = (*self.stage(1), "--set", f"model.device={device}", "--set", "checkpoint.every_steps=1", "--set",
                      "checkpoint.keep_last=1")
-            # A checkpoint is complete and the previous one about to go.
+            # A checkpoint is complete, its predecessor about to go.
             result = (self.jforge_with_fault(config, run, "kill@checkpoint.prune:0:1", *words, ranks=1) if number < 2 else
                       self.jforge("run", config, *words))
             self.assertIn(f"computing on {name}", result.err)
@@ -171,8 +171,7 @@ class DevicePipeline(KilledRun):
         self.assertFalse((run / "round-1" / "trajectories").exists())
 
 
-# It must not run here again.
-del KilledRun
+del KilledRun  # It must not run here again.
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

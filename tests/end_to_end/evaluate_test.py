@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`jforge evaluate`: the same samples at any rank count and batch size, and after SIGKILL anywhere."""
+"""`jforge evaluate`: the same samples at any rank count and batch size, and after SIGKILL."""
 
 import json
 import os
@@ -16,7 +16,7 @@ RANKS = 2
 PROBLEMS = 24
 SEED = 20250311
 POINTS = 3
-# HumanEval's form; a random model solves none, but every completion is run.
+# A random model solves none, but every completion is run.
 HUMANEVAL = [{"task_id": f"HumanEval/{index}", "entry_point": "f", "canonical_solution": f"    return x + {index}\n",
               "prompt": f"def f(x):\n    # x + {index}\n",
               "test": f"def check(candidate):\n    assert candidate(1) == {index + 1}\n"} for index in range(6)]
@@ -30,11 +30,10 @@ class EvaluationTest(EndToEndTest):
 
     @staticmethod
     def samples(out):
-        """Returns {name: bytes} of the merged per-sample files."""
         return {str(path.relative_to(out)): path.read_bytes() for path in (out / "evaluation").rglob("*.jsonl")}
 
     def committed(self, out):
-        """Returns (task and method, problem, sample) of the ranks' complete log lines, each once."""
+        """Returns (task and method, problem, sample) of the ranks' complete lines."""
         found = []
         for path in (out / "evaluation").rglob("*.part"):
             complete, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
@@ -82,7 +81,6 @@ class Evaluate(EvaluationTest):
         self.assertIn("jacobi", (out / "report.md").read_text(encoding="utf-8"))
 
     def kill(self, out, fault, *words):
-        """Evaluates with a fault that must take effect."""
         result = self.evaluate(out, "--batch-prompts", 2, "--inject", self.alone(fault), *words, expect=None)
         self.assertIn(f"injected fault {fault} acts now", result.err, str(result))
         self.assertNotIn(result.code, (0, 75), str(result))
@@ -102,8 +100,7 @@ class Evaluate(EvaluationTest):
                     self.assertLessEqual(before, after, "a committed sample is gone")
                     self.assertGreaterEqual(len(after), len(before) + visit)
                     before = after
-                # Everything is decoded, but not merged.
-                self.kill(out, "kill@publish.data:0:1")
+                self.kill(out, "kill@publish.data:0:1")  # Everything is decoded, but not merged.
                 self.assertEqual(2 * PROBLEMS, len(self.committed(out)))
                 self.evaluate(out, ranks=1 + number)
                 self.assertEqual(expected, self.samples(out))
@@ -136,7 +133,7 @@ class Evaluate(EvaluationTest):
         refused = self.evaluate(out, "--methods", "ar", ranks=1, model=other, expect=2)
         self.assertIn("--name", "".join(refused.lines()))
         self.assertEqual(before, self.samples(out))
-        # Without the claim file, the figures tell which model they belong to.
+        # Then the figures tell the model.
         (out / "evaluation" / "source-model" / "model.json").unlink()
         refused = self.evaluate(out, "--methods", "jacobi", ranks=1, model=other, expect=2)
         self.assertIn("--name", "".join(refused.lines()))
@@ -160,7 +157,7 @@ class Evaluate(EvaluationTest):
         out = self.root / "shared"
         words = ["evaluate", "--model", self.model, "--tasks", "gsm8k", "--data", self.prompts, "--out", out,
                  "--limit", 6, "--max-new-tokens", 4]
-        # Slow enough to live until the second job starts.
+        # Slow enough for the second job to start.
         delays = ",".join(f"delay@evaluate:0:{visit}" for visit in range(1, 1000))
         first = self.start(self.command(*words, "--inject", delays))
         self.wait_for_text(first, "delay@evaluate:0:1")
@@ -191,7 +188,7 @@ class Evaluate(EvaluationTest):
 
 
 class EvaluateCode(EvaluationTest):
-    """Answers are programs, graded in the sandbox during decoding."""
+    """Answers are programs."""
 
     def setUp(self):
         self.problems = self.root / "HumanEval.jsonl"
@@ -202,7 +199,6 @@ class EvaluateCode(EvaluationTest):
                              tasks="humaneval:lm-eval", data=self.problems)
 
     def test_an_answer_of_any_bytes_is_sanitized(self):
-        """A random model's bytes are rarely valid text."""
         model = self.root / "longer-model"  # the prompts need more than its 256 positions
         shutil.copytree(self.model, model)
         config = json.loads((model / "config.json").read_text())

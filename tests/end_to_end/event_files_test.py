@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""TensorBoard event files, read by an independent parser: framing, checksums, every step's scalars as in metrics.jsonl.
-TensorBoard's own reader, if installed, sees each step once after an interruption."""
+"""TensorBoard event files, read by an independent parser. TensorBoard's own reader, if installed, sees each step once
+after an interruption."""
 
 import json
 import struct
@@ -15,7 +15,6 @@ except ImportError:
 
 
 def crc32c(data):
-    """Computes the CRC-32C as defined."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -30,7 +29,7 @@ def masked(data):
 
 
 def records(data):
-    """Yields TFRecord payloads; raises on a bad checksum or a torn record."""
+    """Yields TFRecord payloads; raises on damage."""
     while data:
         (length,) = struct.unpack_from("<Q", data)
         if struct.unpack_from("<I", data, 8) != (masked(data[:8]),):
@@ -53,7 +52,7 @@ def varint(data, at):
 
 
 def fields(message):
-    """Yields (field number, wire type, value) of a protocol buffer message."""
+    """Yields (field number, wire type, value) of a protocol buffer."""
     at = 0
     while at < len(message):
         key, at = varint(message, at)
@@ -97,7 +96,7 @@ class EventFiles(EndToEndTest):
     evaluate = True
 
     def events(self, run, folder):
-        """Returns a folder's events by file in attempt order, without the two checked header records."""
+        """By file in attempt order, without the checked header records."""
         found = []
         for path in sorted((run / "tensorboard" / folder).iterdir(), key=lambda path: int(path.name.rsplit(".", 1)[1])):
             events = [event(payload) for payload in records(path.read_bytes())]
@@ -129,7 +128,7 @@ class EventFiles(EndToEndTest):
                     self.assertAlmostEqual(models[model]["gsm8k"][method][name], value, places=5)
 
     def test_each_attempt_writes_a_file_of_its_own(self):
-        """Killed after the last checkpoint, so that steps repeat."""
+        """Steps after the last checkpoint repeat."""
         config, run = self.config("attempts")
         self.jforge_with_fault(config, run, "kill@train:0:4")
         (first,) = self.events(run, "round-1")

@@ -1,19 +1,17 @@
 #!/usr/bin/env python3
-"""NaN, a frozen rank, an exception, a silent exit: the job ends by itself, names the rank and can be resumed."""
+"""NaN, a frozen rank, an exception, a silent exit: the job ends, names the rank and can be resumed."""
 
 import os
 import unittest
 
 from harness import BINARY, CONFIG, EVALUATE, EndToEndTest
 
-# Limit for MPI's start and end.
 MPI_LIMIT = {"JFORGE_MPI_LIMIT_SECONDS": "15"}
 
 
 class FailingRank(EndToEndTest):
     def fail_and_resume(self, name, fault, *settings, **options):
-        """Fails long before the ten-minute hang limit, then resumes; returns (checkpoints after the failure, its
-        result)."""
+        """Fails long before the hang limit; returns (checkpoints after the failure, its result)."""
         config, run = self.config(name)
         result = self.jforge_with_fault(config, run, fault, *settings, **options)
         self.expect_no_processes()
@@ -44,7 +42,7 @@ class FailingRank(EndToEndTest):
                 self.assertRegex(result.lines()[0], rf"rank {rank} \(.*injected fault throw@{place}")
 
     def test_rank_that_cannot_give_up_its_step(self):
-        """The others would wait in its collectives for twice the hang limit."""
+        """The others would wait for twice the hang limit."""
         for rank in (0, 1):
             with self.subTest(rank=rank):
                 _, result = self.fail_and_resume(
@@ -54,7 +52,7 @@ class FailingRank(EndToEndTest):
                 self.assertIn("failed, ends the job: ", result.err)
 
     def test_rank_whose_communication_fails(self):
-        """The others would wait for its messages for twice the hang limit."""
+        """The others would wait for twice the hang limit."""
         for rank in (0, 1):
             with self.subTest(rank=rank):
                 _, result = self.fail_and_resume(f"communication-{rank}", f"throw@comm.operation:{rank}:9")
@@ -71,7 +69,7 @@ class FailingRank(EndToEndTest):
                 self.assertIn("rank 1 is silent", result.err)
 
     def test_frozen_coordinator_is_found(self):
-        """By the heartbeat limit, long before the ten-minute hang limit."""
+        """Long before the hang limit."""
         for place in ("train:0:3", "generate:0:2"):
             with self.subTest(place=place):
                 _, result = self.fail_and_resume("stop-" + place.replace(":", "-"), f"stop@{place}", "--set",
@@ -103,9 +101,9 @@ class FailingRank(EndToEndTest):
                 self.assertFalse((run / "run.json").exists())
 
     def test_failed_rank_waits_for_the_others_without_a_deadline(self):
-        """Waiting for the others to learn of the failure is not a hang."""
+        """Its failure is known, so waiting is not a hang."""
         config, _ = self.config("failed-and-waiting")
-        # Rank 1 freezes before rank 0 fails; its silence is found much later.
+        # Rank 1 freezes before rank 0 fails.
         faults = "stop@generate:1:1,throw@generate:0:1,delay@generate.lease:0:1,delay@generate.lease:0:2"
         result = self.jforge("run", config, "--inject", faults, "--set", "run.heartbeat_limit_seconds=15", ranks=2,
                              expect=70)
@@ -115,7 +113,7 @@ class FailingRank(EndToEndTest):
         self.expect_no_processes()
 
     def test_a_failure_while_the_others_are_waited_for(self):
-        """They wait until every rank has left the evaluation's queue."""
+        """In the evaluation's queue."""
         config, _ = self.config("waiting", CONFIG + EVALUATE)
         faults = "throw@phase evaluate base (waiting for other ranks):1:1"
         result = self.jforge("run", config, "--inject", faults, ranks=2, expect=70)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""jforge finetune: trains a model on question–answer pairs, the same at any rank count and after any stop."""
+"""jforge finetune: the same at any rank count and after any stop."""
 
 import json
 import shutil
@@ -46,7 +46,7 @@ class Finetune(EndToEndTest):
                 for line in path.read_text(encoding="utf-8").splitlines()]
 
     def pairs(self, name, change):
-        """Writes the pairs changed by `change`; returns the path and the setting."""
+        """Returns the path and the setting."""
         records = [json.loads(line) for line in self.prompts.read_text(encoding="utf-8").splitlines()]
         path = self.root / f"{name}.jsonl"
         path.write_text("".join(json.dumps(change(record)) + "\n" for record in records), encoding="utf-8")
@@ -88,7 +88,6 @@ class Finetune(EndToEndTest):
             run = self.trained(f"whole-{ranks}", ranks=ranks)
             self.assert_same_losses(whole, run, 1e-5)
             self.assert_close_models(whole, run)
-        # A complete Hugging Face directory with checksums.
         self.assertEqual({path.name for path in self.model.iterdir()} | {"checksums.json"},
                          {path.name for path in (whole / "model").iterdir()})
         weights = whole / "model" / "model.safetensors"
@@ -111,7 +110,7 @@ class Finetune(EndToEndTest):
         sharded = self.trained("sharded", "--set", "train.zero_stage=3", "--set", "model.compute=bfloat16", ranks=2)
         self.assert_same_losses(whole, sharded, 0.02)
         self.assertNotEqual(self.losses(whole), self.losses(sharded))
-        # A copied last checkpoint can be taken over by another run.
+        # Another run can take over a copied checkpoint.
         newest = sorted((sharded / "checkpoints").iterdir())[-1]
         stage_3 = ("--set", "train.zero_stage=3", "--set", "model.compute=bfloat16")
         config, run = self.config("taken")
@@ -121,13 +120,12 @@ class Finetune(EndToEndTest):
         self.assertEqual(self.bytes_of(sharded), self.bytes_of(taken))
 
     def test_only_answers_and_their_end_are_learnt(self):
-        """A token for each byte, so targets can be counted."""
+        """A token for each byte."""
         records = [json.loads(line) for line in self.prompts.read_text(encoding="utf-8").splitlines()]
         answers = [len(record["answer"].encode()) + 1 for record in records]
-        # Six batches of four: all 24 pairs.
-        run = self.trained("answers")
+        run = self.trained("answers")  # Six batches of four: all 24 pairs.
         self.assertEqual(sum(answers), sum(line["ar_targets"] for line in self.metrics(run)))
-        # Prompt tokens are not targets, so longer questions add none.
+        # Longer questions add no targets.
         _, longer = self.pairs("longer", lambda record: {**record, "question": "So: " + record["question"]})
         other = self.trained("longer-questions", *longer)
         self.assertEqual([line["ar_targets"] for line in self.metrics(run)],
@@ -192,7 +190,7 @@ class Finetune(EndToEndTest):
         self.jforge("finetune", config, ranks=2)
         made = (run / "model" / "model.safetensors").read_bytes()
         shutil.rmtree(run / "checkpoints")
-        for ranks in (1, 2):  # a refused start must not forget the run
+        for ranks in (1, 2):
             result = self.jforge("finetune", config, ranks=ranks, expect=INPUT)
             for text in (str(run / "checkpoints"), str(run / "model"), "put them back"):
                 self.assertIn(text, result.lines()[0])
@@ -209,8 +207,7 @@ class Finetune(EndToEndTest):
         last.rename(run / last.name)
         self.refused(INPUT, config, says=[str(run / "model"), "put them back"])
         (run / last.name).rename(last)
-        # Stopped and continued, it misses no step.
-        longer = ("--set", "finetune.steps=12")
+        longer = ("--set", "finetune.steps=12")  # Stopped and continued, it misses no step.
         self.jforge("finetune", config, *longer, "--accept-change", "finetune.steps", "--inject", "interrupt@train:0:9",
                     expect=75)
         self.jforge("finetune", config, *longer)

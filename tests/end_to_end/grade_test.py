@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`jforge grade`: verdicts do not depend on rank count or interruptions, bad completions are refused, and real
-completions get their published verdicts."""
+"""`jforge grade`: verdicts do not depend on rank count or interruptions; real completions get their published
+verdicts."""
 
 import gzip
 import importlib.util
@@ -159,7 +159,7 @@ class Grade(GradeTest):
                               reasons[5])
 
     def test_a_style_grades_as_its_namesake(self):
-        """Only evalchemy prepends imports; EvalPlus extracts the program from its text."""
+        """Only evalchemy prepends imports; EvalPlus extracts the program."""
         body = "    return math.floor(a + b + {0})\n"
         text = "Sure, it's:\n```python\nimport math\n" + FORMS[1] + "```\nassert add_{0}(1, 2) == 0, 'no'\n"
         path = write_lines(self.root / "styles.jsonl", [
@@ -198,8 +198,7 @@ class Grade(GradeTest):
                          [(entry["base_status"], entry["rules"]["minerva"]) for entry in entries], entries)
         self.assertEqual({"string", "minerva"}, set(entries[0]["rules"]))
 
-        # Stand-in for Math-Verify: compares the values of fractions.
-        stand_in = self.root / "stand_in"
+        stand_in = self.root / "stand_in"  # Stand-in for Math-Verify: compares the values of fractions.
         stand_in.mkdir()
         if importlib.util.find_spec("math_verify") is None:
             (stand_in / "math_verify.py").write_text(
@@ -239,7 +238,7 @@ class GradeAgain(GradeTest):
         return sorted(pathlib.Path(f"{out}.parts").glob("*.part"))
 
     def kept(self, out):
-        """Returns the indices of the completions graded in the parts."""
+        """Indices of the graded completions in the parts."""
         return sorted(json.loads(line)["index"] for path in self.parts(out)
                       for line in path.read_text(encoding="utf-8").rpartition("\n")[0].splitlines())
 
@@ -261,7 +260,7 @@ class GradeAgain(GradeTest):
         return result, out
 
     def expect_same(self, expected, out, ranks, before):
-        """Grades again with `before` verdicts taken over; the file is `expected` and its parts are gone."""
+        """`before` verdicts are taken over; the parts are gone."""
         result, out = self.grade(self.completions, out.name, ranks=ranks)
         self.assertIn(f"{before} of {len(self.EVERYTHING)} completions graded before", result.err)
         self.assertEqual(expected, out.read_bytes())
@@ -275,7 +274,7 @@ class GradeAgain(GradeTest):
                 before = self.kept(out)
                 self.assertGreaterEqual(len(before), visit)
                 self.assertLess(len(before), len(self.EVERYTHING))
-                # Everything is graded, but not published.
+                # Graded, but not published.
                 result, out = self.interrupt("kill@publish.data:0:1", out.name, 3 - ranks)
                 self.assertIn(f"{len(before)} of {len(self.EVERYTHING)} completions graded before", result.err)
                 self.assertEqual(self.EVERYTHING, self.kept(out))
@@ -301,7 +300,7 @@ class GradeAgain(GradeTest):
         self.expect_same(expected, out, 2, 7)
 
     def test_verdicts_on_other_completions_do_not_count(self):
-        """The other file has a changed answer and a new one."""
+        """One answer has changed, one is new."""
         other = [json.loads(line) for line in self.completions.read_text(encoding="utf-8").splitlines()]
         other[0]["completion"] = FORMS[2]
         other.append({"task_id": "HumanEval/0", "completion": FORMS[0].format(0)})
@@ -312,7 +311,6 @@ class GradeAgain(GradeTest):
         self.assertIn(f"{len(before)} of {len(other)} completions graded before", result.err)
         if len(before) < 8:
             self.assertIn(f"{8 - len(before)} verdicts are on other completions", result.err)
-        # A finished file is graded again.
         verdicts = out.read_bytes()
         again, _ = self.grade(self.completions, out.name)
         self.assertIn(f"0 of {len(other)} completions graded before", again.err)
@@ -321,7 +319,7 @@ class GradeAgain(GradeTest):
     def test_two_jobs_do_not_share_a_file(self):
         words = ["grade", "--task", "humaneval", "--completions", self.completions, "--data", self.problems, "--out",
                  self.root / "shared.json"]
-        # Slow enough to live until the second job starts.
+        # Slow enough for the second job to start.
         delays = ",".join(f"delay@grade:0:{visit}" for visit in range(1, 1000))
         first = self.start(self.command(*words, "--inject", delays))
         self.wait_for_text(first, "delay@grade:0:1")
@@ -336,7 +334,7 @@ class GradeAgain(GradeTest):
 
 class FrozenRank(GradeTest):
     def test_it_ends_the_job(self):
-        """grade reads no configuration, so the default limit applies."""
+        """The default limit: grade reads no configuration."""
         result, out = self.grade(self.completions, options=("--inject", self.alone("stop@grade:1:1")), ranks=2,
                                  expect=70, timeout=150)
         self.assertIn("rank 1 is silent", result.err)
@@ -400,12 +398,11 @@ class PublishedVerdicts(EndToEndTest):
         self.check("humaneval", "humaneval_plus", "humaneval+")
 
     def test_humaneval_in_the_style_of_evalplus(self):
-        # Sanitizing published completions again changes no verdict.
+        # Published completions are sanitized already.
         self.check("humaneval", "humaneval_plus:evalplus", "humaneval+")
 
     def test_mbpp(self):
-        # Both pass under bare Python; published as failed under a limit of one second
-        # (results/reference/published_verdicts.md).
+        # Published as failed under a limit of one second (results/reference/published_verdicts.md).
         self.check("mbpp", "mbpp_plus@0.1.0", "mbpp+", known=("Mbpp/160", "Mbpp/392"))
 
 

@@ -74,7 +74,7 @@ class Result:
         self.command, self.code, self.out, self.err, self.seconds = command, code, out, err, seconds
 
     def lines(self):
-        """Returns the program's error lines, not the log's or mpirun's."""
+        """Returns the program's own error lines."""
         return [line for line in self.err.splitlines() if line.startswith("jforge: ")]
 
     def __str__(self):
@@ -83,7 +83,7 @@ class Result:
 
 
 class EndToEndTest(unittest.TestCase):
-    """A temporary directory with a tiny model and prompts, and helpers to run the binary."""
+    """A temporary directory with a tiny model and prompts."""
 
     evaluate = False
 
@@ -98,7 +98,7 @@ class EndToEndTest(unittest.TestCase):
         tiny_model.write_prompts(cls.prompts)
 
     def config(self, name, text=None, extra=""):
-        """Writes NAME.toml for the run directory NAME; returns (configuration, run directory)."""
+        """Writes NAME.toml; returns (configuration, run directory NAME)."""
         run = self.root / name
         path = self.root / f"{name}.toml"
         template = text or CONFIG + (EVALUATE if self.evaluate else "")
@@ -111,7 +111,7 @@ class EndToEndTest(unittest.TestCase):
         return [str(word) for word in [*launcher, program, *words]]
 
     def start(self, command, **options):
-        """Starts a program with output to files, which can be read while it runs."""
+        """Starts a program; its output can be read while it runs."""
         type(self).started = getattr(self, "started", 0) + 1
         files = [self.root / f"output-{self.started}.{kind}" for kind in ("out", "err")]
         options.setdefault("env", {**os.environ, "XDG_CACHE_HOME": str(self.root / "cache")})
@@ -126,7 +126,6 @@ class EndToEndTest(unittest.TestCase):
         return Result(process.args, process.returncode, *texts, time.monotonic() - process.jforge_begin)
 
     def wait_for_text(self, process, text, timeout=60):
-        """Waits for `text` in the program's error output."""
         end = time.monotonic() + timeout
         while text not in self.result(process).err:
             if process.poll() is not None or time.monotonic() > end:
@@ -134,7 +133,7 @@ class EndToEndTest(unittest.TestCase):
             time.sleep(0.02)
 
     def wait_until_stopped(self, process):
-        """Waits for a `stop` fault in a program of one rank: an earlier SIGCONT would be lost."""
+        """Waits for a `stop` fault; an earlier SIGCONT would be lost."""
         self.wait_for_text(process, "injected fault stop@")
         end = time.monotonic() + 60
         while not re.search(r"^State:\tT", pathlib.Path("/proc", str(process.pid), "status").read_text(), re.MULTILINE):
@@ -150,7 +149,7 @@ class EndToEndTest(unittest.TestCase):
         return self.result(process)
 
     def kill_all(self, process):
-        """Kills the program and every process that names this test's directory."""
+        """Kills the program and all processes that name this directory."""
         for pid in {process.pid, *self.processes()}:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -171,9 +170,8 @@ class EndToEndTest(unittest.TestCase):
 
     @staticmethod
     def alone(fault, ranks=2, visit=1):
-        """Returns `fault` with three-second delays of the other ranks, so that its rank gets work, which goes to
-        whoever asks first: for prompts (a few at once) the first four times, for samples and completions the `visit`-th
-        time."""
+        """Delays other ranks by three seconds, so that this rank gets work: for prompts (a few at once) the first four
+        times, for samples and completions the `visit`-th time."""
         place, rank, _ = fault.split(",")[0].split("@")[1].rsplit(":", 2)
         work = re.split("[. ]", place.removeprefix("phase "))[0]
         if work not in ("generate", "evaluate", "grade"):
@@ -183,7 +181,7 @@ class EndToEndTest(unittest.TestCase):
                                   for number in visits)])
 
     def jforge_with_fault(self, config, run, fault, *words, ranks=2, expect=None, **options):
-        """Runs with one or more faults, which must take effect."""
+        """Runs with faults, which must take effect."""
         result = self.jforge("run", config, "--inject", self.alone(fault, ranks), *words, ranks=ranks, expect=None,
                              **options)
         for one in fault.split(","):
@@ -195,7 +193,7 @@ class EndToEndTest(unittest.TestCase):
         return result
 
     def processes(self):
-        """Returns ids of processes whose command line names this test's directory."""
+        """Returns the ids of processes that name this directory."""
         found = []
         for entry in os.listdir("/proc"):
             with contextlib.suppress(OSError):
@@ -204,7 +202,7 @@ class EndToEndTest(unittest.TestCase):
         return found
 
     def ranks_of(self, process):
-        """Returns the ids of the job's ranks, without mpirun and its shell."""
+        """Returns the ranks' process ids."""
         found = []
         for pid in self.processes():
             with contextlib.suppress(OSError):
@@ -268,7 +266,7 @@ class EndToEndTest(unittest.TestCase):
         return cache[key]
 
     def assert_close_models(self, expected, actual, limit=1e-4):
-        """Compares exported weights by relative L2 distance."""
+        """Compares weights by relative L2 distance."""
         first = tiny_model.read_floats(expected / "model" / "model.safetensors")
         second = tiny_model.read_floats(actual / "model" / "model.safetensors")
         self.assertEqual(set(first), set(second))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every file of a finished run has a checksum; a start regenerates damaged files or refuses them by name."""
+"""Every file of a finished run has a checksum; damaged files are regenerated or refused by name."""
 
 import json
 import pathlib
@@ -28,7 +28,6 @@ def flip(path, part=0.5, bit=4):
     path.write_bytes(content)
 
 
-# Damages of a small record, by name.
 DAMAGES = {
     "flipped": lambda text: text[:20] + bytes([text[20] ^ 1]) + text[21:],
     "truncated": lambda text: text[:len(text) // 2],
@@ -58,7 +57,7 @@ class FinishedRun(IntegrityTest):
     evaluate = True
 
     def finished(self):
-        """Returns a copy of a finished run with a sweep, in the original place."""
+        """A copy, with a sweep, in the original place."""
         config, run = self.config("finished", extra=SWEEP)
         kept = self.root / "kept"
         if not kept.exists():
@@ -72,7 +71,7 @@ class FinishedRun(IntegrityTest):
 
     def test_verify_names_every_file_in_which_a_bit_is_flipped(self):
         _, run = self.finished()
-        # Empty files have no bit to flip: a rank without leases leaves an empty index.
+        # A rank without leases leaves an empty index.
         victims = [path for path in sorted(run.rglob("*")) if path.is_file() and path.stat().st_size > 0 and
                    not any(part.startswith(UNCHECKED) for part in path.relative_to(run).parts)]
         names = {path.name for path in victims}
@@ -107,7 +106,6 @@ class FinishedRun(IntegrityTest):
                     path.unlink()
                     self.refused(DATA, "verify", run, says=[path.name])
             path.write_bytes(whole)
-        # Other files report a deleted one.
         lease = sorted((run / "round-1" / "trajectories").glob("lease-*.h5"))[-1]
         for path, says in ((run / "prompts.h5", "prompts.h5 is gone"), (lease, "generation.json records 24 with digest")):
             with self.subTest(name=path.name, left="nothing"):
@@ -131,7 +129,6 @@ class FinishedRun(IntegrityTest):
             self.jforge("inspect", run / name)
         flip(run / "model" / "generation_config.json")
         self.refused(DATA, "verify", run / "model", says=["generation_config.json"])
-        # Loading the model also compares.
         self.refused(DATA, "decode", "--model", run / "model", "--prompt", "2 pens?", says=["generation_config.json"])
         flip(run / "evaluation" / "summary.json")
         self.refused(DATA, "verify", run / "evaluation", says=["summary.json"])
@@ -204,7 +201,7 @@ class DamagedRecords(IntegrityTest):
         self.assertEqual(len(DAMAGES) + 1, json.loads((run / "run.json").read_bytes())["attempt"])
 
     def test_records_of_a_stopped_run_are_mended(self):
-        """Stopped before or after the first checkpoint."""
+        """Before or after the first checkpoint."""
         expected = self.bytes_of(self.uninterrupted(1))
         for stop in ("generate:0:4", "train:0:3"):
             for number, (kind, damage) in enumerate(DAMAGES.items()):
@@ -238,7 +235,7 @@ class DamagedRecords(IntegrityTest):
         self.assertEqual(self.bytes_of(self.uninterrupted(1)), self.bytes_of(run))
 
     def test_a_damaged_line_of_the_metrics_is_named(self):
-        """The message asks to remove the line, which cannot be regenerated."""
+        """It cannot be regenerated."""
         config, run = self.config("metrics")
         self.jforge("run", config)
         flip(run / "metrics.1.jsonl")
@@ -281,12 +278,10 @@ class LostPrompts(IntegrityTest):
         for _ in range(2):
             self.refused(DATA, "run", config, says=["prompts.h5", "prompts.files", "another run.directory"])
             self.assertFalse((run / "prompts.h5").exists())
-        # Consistent in itself.
         other, elsewhere = self.config("elsewhere", text)
         self.jforge("import", other)
         shutil.copy(elsewhere / "prompts.h5", run)
         self.refused(DATA, "run", config, says=["holds other prompts", "remove it"])
-        # Both remedies of the messages.
         prompts.write_text("".join(lines), encoding="utf-8")
         (run / "prompts.h5").unlink()
         self.jforge("run", config)

@@ -31,7 +31,7 @@ class PreloadedTest(EndToEndTest):
 
     @staticmethod
     def counted(path):
-        """Returns {call: count} of a run."""
+        """{call: count} of a run."""
         return {name: int(count) for name, count in map(str.split, path.read_text(encoding="utf-8").splitlines())}
 
 
@@ -45,15 +45,14 @@ class IoFault(PreloadedTest):
         return self._counts
 
     def points(self, call, salt):
-        """Returns seeded call numbers, including the first and the last."""
+        """Seeded, with the first and the last call."""
         count = self.counts()[call]
         self.assertGreater(count, 20, f"the run makes hardly any {call}: is the library preloaded?")
         inner = random.Random(f"{SEED} {call} {salt}").sample(range(2, count), max(1, POINTS - 2))
         return [1, *sorted(inner), count][:max(POINTS, 2)]
 
     def with_fault(self, name, fault, expect):
-        """Progress and lock are written by time, so a run may end before the fault; another then fails at its last
-        call. Calls on one kind of file do not vary."""
+        """A run may end before the fault, because progress and lock are timed; then another fails at its last call."""
         config, run = self.config(name)
         path = self.root / f"{name}.counts"
         result = self.jforge("run", config, expect=None,
@@ -70,7 +69,7 @@ class IoFault(PreloadedTest):
         return config, run, result
 
     def expect_quiet_end(self, config, run):
-        """Published files are valid; the next start repairs the rest."""
+        """The next start repairs unpublished files."""
         if (run / "run.json").exists():
             self.jforge("verify", run)
         self.jforge("run", config)
@@ -85,7 +84,7 @@ class IoFault(PreloadedTest):
                 name = f"{call}-{error}{'-on' if repeats else ''}-{number}"
                 config, run, result = self.with_fault(name, f"{call}:{number}{repeats}:{error}", None)
                 self.assertNotIn("terminate called", result.err)
-                # May fail: the lock's refresh, silently; removing old checkpoints, showing progress, keeping the peak.
+                # Harmless: the lock's refresh, removing old checkpoints, showing progress, keeping the peak.
                 failed = set(re.findall(r"^io fault: \S+ number \d+ on (.*) fails now$", result.err, re.MULTILINE))
                 if result.code == 0 and failed != {f"{run}/lock"}:
                     allowed = (
@@ -120,7 +119,7 @@ class IoFault(PreloadedTest):
         self.failing("rename", "EIO", "Input/output error")
 
     def test_what_cannot_be_read_now_is_not_damaged(self):
-        """A read error is not damage, whether HDF5, a stream or hashing reads."""
+        """Whether HDF5, a stream or hashing reads."""
         for number in self.points("read", "EIO"):
             with self.subTest(number=number):
                 config, run, result = self.with_fault(f"read-{number}", f"read:{number}:EIO", None)
@@ -136,7 +135,7 @@ class IoFault(PreloadedTest):
         self.healed("write", "SHORT")
 
     def test_every_kind_of_file_says_that_its_write_failed(self):
-        """Including HDF5's last chunk of a dataset, written when it is closed."""
+        """HDF5 writes a dataset's last chunk at close."""
         for text in ("lock", "run.json", "journal", "metrics.1.jsonl", ".tmp-prompts.h5", "trajectories/.tmp-", ".tmp-shard-",
                      "manifest.json", "model.safetensors"):
             for number in (1, 2, 7) if "h5" in text or "tmp" in text else (1,):
@@ -159,19 +158,19 @@ class IoFault(PreloadedTest):
 
 class ShardIndex(PreloadedTest):
     def opened(self, config, run, *words):
-        """Returns how often a start opens trajectory shards, and its result."""
+        """Returns how often shards are opened, and the result."""
         path = self.root / "opened"
         path.unlink(missing_ok=True)
         result = self.jforge(*words, config, "--round", "1",
                              env={**self.environment(run), "JFORGE_IO_ROOT": f"{run}/round-1/trajectories/lease-",
                                   "JFORGE_IO_COUNT": str(path)})
-        # The shim writes no file if it has counted nothing.
+        # Without calls there is no file.
         return self.counted(path)["open"] if path.exists() else 0, result
 
     def test_a_start_opens_the_shards_that_it_does_not_remember(self):
         config, run = self.config("remembered")
         self.jforge("import", config)
-        # Between two commits: both earlier shards are remembered.
+        # Both earlier shards are remembered.
         self.jforge("generate", config, "--round", "1", "--inject", "kill@generate.commit:0:3", expect=None)
         index = run / "round-1" / "trajectories" / "index-0.jsonl"
         self.assertEqual(2, len(index.read_text(encoding="utf-8").splitlines()))
@@ -184,8 +183,7 @@ class ShardIndex(PreloadedTest):
         index.unlink()
         opened, _ = self.opened(config, run, "generate")
         self.assertGreaterEqual(opened, shards)
-        # That start had nothing to do; the next phase writes the index.
-        self.assertFalse(index.exists())
+        self.assertFalse(index.exists())  # the next phase writes it
         index.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
         self.jforge("verify", run, expect=3)
         trained = self.opened(config, run, "train")[1]

@@ -33,7 +33,7 @@ def training_points(count):
 
 def reduction_points(count, stage):
     rng = random.Random(SEED + 10 + stage)
-    # 11 steps of two micro-batches with four groups each.
+    # 11 steps of two micro-batches with four groups.
     choices = [("train.reduce", rank, visit) for rank in range(RANKS) for visit in range(1, 11 * 2 * 4 + 1)]
     choices += [("train.accumulate", rank, visit) for rank in range(RANKS) for visit in range(1, 11 * 2 + 1)]
     return rng.sample(choices, count)
@@ -41,7 +41,7 @@ def reduction_points(count, stage):
 
 def checkpoint_points(count):
     rng = random.Random(SEED + 2)
-    # Six checkpoints; only rank 0 writes manifests and prunes. One point of each stage comes first.
+    # Six checkpoints; only rank 0 writes manifests and prunes.
     stages = [("checkpoint.data", 2), ("checkpoint.fsync", 2), ("checkpoint.rename", 2), ("checkpoint.manifest", 1),
               ("checkpoint.prune", 1), ("publish.data", 1), ("publish.fsync", 1), ("publish.rename", 1),
               ("publish.directory", 1)]
@@ -93,8 +93,6 @@ class KillAndResume(KilledRun):
 
 
 class ShardedTraining(KilledRun):
-    """Gradients of several micro-batches are reduced by group during the passes."""
-
     TOKENS = 128
 
     def words(self, stage):
@@ -118,7 +116,7 @@ class ShardedTraining(KilledRun):
 
 
 class FrozenTeacher(KilledRun):
-    """A resumed run teaches with the weights that its round began with."""
+    """Of its round's initial weights."""
 
     FROZEN = ("--set", "train.teacher=frozen")
 
@@ -158,8 +156,6 @@ class FrozenTeacher(KilledRun):
 
 
 class CarriedOptimizerState(EndToEndTest):
-    """Round 2 continues with round 1's final moments."""
-
     CARRY = ("--set", "rounds.2.optimizer=carry")
 
     @staticmethod

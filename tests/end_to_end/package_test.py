@@ -22,7 +22,7 @@ class PackageTest(EndToEndTest):
         return result
 
     def expect_usable(self, prefix, man_page):
-        """Without the checkout and the build folder."""
+        """Without checkout and build folder."""
         self.expect_shell_files(prefix, man_page)
         installed, share = prefix / "bin" / "jforge", prefix / "share" / "jforge"
         scripts = share / "launch" / "scripts"
@@ -35,7 +35,7 @@ class PackageTest(EndToEndTest):
         config, run = self.config("by-" + prefix.parent.name)
         self.run_program(scripts / "local_mpirun.sh", "-n", "2", installed, "run", config)
         self.assertEqual(self.bytes_of(self.uninterrupted(2)), self.bytes_of(run))
-        # The script has found the binary when it refuses the launcher.
+        # It refuses the launcher after finding the binary.
         batch = self.run_program("bash", scripts / "run_slurm.sbatch", config, run, expect=2,
                                  env={**os.environ, "JFORGE_LAUNCHER": "telegraph", "SLURM_JOB_ID": "0"})
         self.assertIn("neither mpirun nor srun", batch.err)
@@ -45,7 +45,7 @@ class PackageTest(EndToEndTest):
         self.expect_module_file(prefix)
 
     def expect_self_test(self, installed, share):
-        """It passes, leaves no file, and detects a model that answers wrongly."""
+        """Detects a model that answers wrongly."""
         words = (share / "launch" / "scripts" / "local_mpirun.sh", "-n", "2", installed, "selftest")
         folder = self.root / f"self-test-{installed.parent.parent.parent.name}"
         folder.mkdir()
@@ -54,7 +54,6 @@ class PackageTest(EndToEndTest):
         (weights,) = (share / "launch" / "quickstart" / "model").glob("*.safetensors")
         kept = weights.read_bytes()
         header = 8 + int.from_bytes(kept[:8], "little")
-        # Shifts the weights by an element.
         weights.write_bytes(kept[:header] + kept[header + 2:] + kept[header:header + 2])
         failed = self.run_program(*words, "--directory", folder / "damaged", cwd=folder, expect=70)
         self.assertIn("selftest: this program computes wrongly on this machine: the bundled model answers", failed.err)
@@ -71,7 +70,7 @@ class PackageTest(EndToEndTest):
         self.assertIn(f"{prefix / 'bin'}:", script)
 
     def expect_shell_files(self, prefix, man_page):
-        """Man page and completions are the installed program's, in Debian's folders."""
+        """Equal to the installed program's output."""
         installed = prefix / "bin" / "jforge"
         path = prefix / "share/man/man1" / man_page
         page = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Probes during training: repetition is measured, warned of or ends the run; a round ends when held-out problems stop
-improving."""
+"""Probes during training: repetition is measured, warned of or ends the run; a round ends without improvement."""
 
 import json
 import unittest
@@ -18,7 +17,7 @@ STOP = ("--set", "train.early_stop_every=1", "--set", "train.early_stop_task=gsm
 
 class Probe(EndToEndTest):
     def stop(self):
-        """A gain must be fifty-fold, so each round's first check stays the best and four more end it."""
+        """A fifty-fold gain is impossible: four checks end each round."""
         return *STOP, "--set", f"train.early_stop_data={self.prompts}"
 
     def lines(self, run):
@@ -58,8 +57,7 @@ class Probe(EndToEndTest):
         self.assertRegex(result.lines()[0], f"step {first[1]}: .* repeat themselves.*; the step is not saved")
         self.assertEqual(max(self.lines(run)), first)
         self.assertNotIn(first, self.checkpoint_steps(run))
-        # The previous one was still being written.
-        self.assertIn((first[0], first[1] - 1), self.checkpoint_steps(run))
+        self.assertIn((first[0], first[1] - 1), self.checkpoint_steps(run))  # The previous one was still being written.
 
     def test_a_round_without_gain_ends_early_killed_or_not(self):
         config, whole = self.config("early")
@@ -72,7 +70,7 @@ class Probe(EndToEndTest):
             self.assertGreaterEqual(line["held_out_tpf"], 1)
         self.assertIn((2, 5), self.checkpoint_steps(whole))
         self.assertEqual("finished", self.status(whole))
-        # The checkpoint restores the checks' state; stage 3 gathers the weights.
+        # The checkpoint restores the checks' state.
         config, run = self.config("early-killed")
         self.jforge_with_fault(config, run, "kill@train:1:5", *self.stop(), ranks=RANKS)
         result = self.jforge("run", config, *self.stop(), "--set", "train.zero_stage=3", ranks=RANKS)

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""A job's display on a terminal, in run.json and metrics.prom and by `jforge top`; the job goes on when its readers
-leave."""
+"""A job's display on a terminal, in its files and by `jforge top`; it goes on when readers leave."""
 
 import contextlib
 import fcntl
@@ -22,7 +21,6 @@ COLUMNS = 70
 
 class OnATerminal(EndToEndTest):
     def on_terminal(self, command, columns=COLUMNS):
-        """Returns (exit code, output on a terminal of `columns`)."""
         master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=slave,
@@ -34,7 +32,7 @@ class OnATerminal(EndToEndTest):
 
     @staticmethod
     def read(master, until=None):
-        """Returns the output up to its end or a match of `until`."""
+        """Until `until` matches."""
         shown = b""
         with contextlib.suppress(OSError):  # EIO: closed by all
             while not (until and re.search(until, shown)) and (chunk := os.read(master, 65536)):
@@ -75,7 +73,7 @@ class OnATerminal(EndToEndTest):
 
     def test_top_refreshes_until_the_run_ends(self):
         config, run = self.config("top-live")
-        # During the delay run.json shows a step, which stays while the job is frozen.
+        # run.json shows a step while the job is frozen.
         process = self.start(self.command("run", config, "--inject", "delay@train:0:3,stop@train:0:4"))
         end = time.monotonic() + 60
         while not (run / "run.json").exists() and time.monotonic() < end:
@@ -135,8 +133,6 @@ class InFiles(EndToEndTest):
 
 
 class NobodyListens(EndToEndTest):
-    """It ends in the same way and with the same files."""
-
     def expect_same_end(self, name, redirections, ranks):
         for number, redirection in enumerate(redirections):
             with self.subTest(redirection=redirection):
@@ -151,7 +147,7 @@ class NobodyListens(EndToEndTest):
                 self.expect_no_processes()
 
     def test_streams_closed_from_the_start(self):
-        """A file of the run must not get a closed stream's number, and with it the log."""
+        """A file must not get the number of a closed stream."""
         self.expect_same_end("closed", ("2>&-", ">&-", "<&- >&- 2>&-"), ranks=1)
 
     def test_a_reader_that_leaves(self):
@@ -161,7 +157,7 @@ class NobodyListens(EndToEndTest):
         self.expect_same_end("mpirun", ("2>&1 | head -n 1", "2>&1 | true", "2>&-", "<&- >&- 2>&-"), ranks=2)
 
     def test_mpirun_writes_much_to_nobody(self):
-        """A closed pipe kills Open MPI's mpirun; the scripts hide it."""
+        """The scripts hide a closed pipe, which kills Open MPI's mpirun."""
         noise = "for i in $(seq 60); do echo line $i; echo line $i >&2; sleep 0.02; done; exit 7"
         for redirection in ("2>&1 | head -n 1", "2>&1 >/dev/null | head -n 1"):
             with self.subTest(redirection=redirection):
@@ -174,8 +170,7 @@ class NobodyListens(EndToEndTest):
         done = subprocess.run([str(MPIRUN), "-n", "2", "bash", "-c", "seq 2000; seq 2000 >&2; exit 3"],
                               capture_output=True, text=True, timeout=60, check=False)
         self.assertEqual(3, done.returncode, done.stderr[-2000:])
-        # Lines may be mixed, but no byte lost.
-        said = "".join(f"{number}\n" for number in range(1, 2001))
+        said = "".join(f"{number}\n" for number in range(1, 2001))  # Lines may be mixed, but no byte lost.
         self.assertEqual(sorted(2 * said), sorted(done.stdout))
 
 

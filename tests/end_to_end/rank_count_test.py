@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A run interrupted at two ranks ends at four and at one with the same trajectories and nearly the same weights."""
+"""A run may go on at other rank counts, with the same trajectories and nearly the same weights."""
 
 import json
 import os

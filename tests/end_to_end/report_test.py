@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One command makes a whole report with well-formed figures; two runs can be compared."""
+"""A whole report by one command, and a comparison of two runs."""
 
 import csv
 import json

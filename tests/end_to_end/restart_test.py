@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Restarts with a change: what is accepted, redone or refused."""
+"""Restarts with a change: accepted, redone or refused."""
 
 import json
 import re
@@ -32,7 +32,6 @@ class ChangedConfiguration(RefusedTest):
         config, run = self.config("mixed")
         self.jforge("run", config, "--inject", "interrupt@train:0:3", expect=75)
         before = self.shards(run)
-        # Before the first checkpoint of the changed configuration.
         killed = self.jforge("run", config, *self.SHORTER, *self.ACCEPT, "--inject", "kill@train:0:4", expect=None)
         self.assertIn("injected fault kill@train:0:4 acts now", killed.err, str(killed))
         self.assertEqual([f"{name}.stale" for name in before], self.shards(run, "*.stale"))
@@ -40,7 +39,7 @@ class ChangedConfiguration(RefusedTest):
         self.jforge("import", fresh, *self.SHORTER)
         self.jforge("generate", fresh, "--round", "1", *self.SHORTER)
         self.assertEqual(self.digest(alone, 1), self.digest(run, 1))
-        # The accepted change is remembered; undoing it is another change.
+        # Undoing the change is another change.
         accepted = json.loads((run / "identity.json").read_text(encoding="utf-8"))["accepted"]
         self.assertEqual([{"key": "generate.max_new_tokens", "from": "24", "to": "16"}], accepted)
         self.refused(config, says=["generate.max_new_tokens: 16 → 24"])
@@ -67,7 +66,6 @@ class ChangedConfiguration(RefusedTest):
         other = shutil.copytree(self.model, self.root / "model-imported")
         tiny_model.write_safetensors(other / "model.safetensors", tiny_model.random_tensors(2))
         self.refused(config, "--set", f'model.source="{other}"', "--accept-change", "model.hash", says=["model.hash"])
-        # Prompts of another import under the same configuration.
         config, copy = self.config("copied", CONFIG.replace('field = "question"', 'field = "answer"'))
         copy.mkdir()
         shutil.copy(run / "prompts.h5", copy)
@@ -85,7 +83,7 @@ class ChangedConfiguration(RefusedTest):
 
 
 class GoingBack(RefusedTest):
-    """--resume PATH: work after that checkpoint is neither continued nor mistaken for new work."""
+    """--resume PATH: later work is neither continued nor mistaken for new."""
 
     STEP_2 = "checkpoints/round-1-step-00000002"
     OTHER = ("--set", "train.ar_weight=2")
@@ -111,7 +109,7 @@ class GoingBack(RefusedTest):
         self.assertEqual([(1, 2), (1, 3)], sorted(self.checkpoint_steps(run)))
         again = self.jforge("run", config, *self.OTHER)
         self.assertIn("continuing from round-1-step-00000003", again.err)
-        # As if there had been no other branch.
+        # As without the other branch.
         plain, alone = self.config("alone", CONFIG.replace("keep_last = 2", "keep_last = 10"))
         self.jforge("run", plain, "--inject", "interrupt@train:0:2", expect=75)
         self.jforge("run", plain, *self.OTHER, "--accept-change", "train.ar_weight")
@@ -144,7 +142,7 @@ class GoingBack(RefusedTest):
         self.assertEqual([], [name for name in (path.name for path in run.rglob("*")) if "abandoned" in name])
         self.assertNotIn("train round", self.jforge("run", config).err)
         self.assertEqual([], [name for name in before if name not in {path.name for path in run.rglob("*")}])
-        # If accepted, work that depends on the abandoned branch is set aside.
+        # Dependent work is set aside.
         self.jforge("run", config, *back, "--inject", "interrupt@train:0:3", expect=75)
         for name in ("export.json.abandoned", "round-2.abandoned"):
             self.assertTrue((run / name).exists(), name)
@@ -174,7 +172,6 @@ class GoingBack(RefusedTest):
                      says=["rounds.2.steps: 5 → 9", "too late"])
         self.refused(config, "--set", "train.ar_weight=3", "--accept-change", "train.ar_weight",
                      says=["train.ar_weight", "has all rounds trained"])
-        # A refused change is not recorded.
         self.jforge("run", config)
         more = '\n[[rounds]]\nblock_size = 8\nsteps = 2\n'
         longer, _ = self.config("late", CONFIG + more)
@@ -187,7 +184,7 @@ class GoingBack(RefusedTest):
 
 class LostCheckpoints(EndToEndTest):
     def refused(self, config, run, *names, ranks=1):
-        """No training, no change, and the same message by `verify`."""
+        """Without training or changes; `verify` says the same."""
         before = {path: path.read_bytes() for path in run.rglob("*.safetensors")}
         result = self.jforge("run", config, ranks=ranks, expect=DATA)
         self.assertEqual(1, len(result.lines()), str(result))
@@ -208,7 +205,6 @@ class LostCheckpoints(EndToEndTest):
         (run / "away").rename(run / "checkpoints")
         self.assertNotIn("train round", self.jforge("run", config, ranks=2).err)
         self.jforge("verify", run)
-        # The message's other remedy.
         (run / "checkpoints").rename(run / "away")
         (run / "export.json").unlink()
         (run / "round-2").rename(run / "round-2-away")
@@ -225,15 +221,14 @@ class LostCheckpoints(EndToEndTest):
         for back in run.glob("round-2-step-*"):
             back.rename(run / "checkpoints" / back.name)
         self.jforge("verify", run)
-        # A damaged one is skipped, with a message.
-        newest = sorted((run / "checkpoints").iterdir())[-1]
+        newest = sorted((run / "checkpoints").iterdir())[-1]  # A damaged one is skipped, with a message.
         (newest / "manifest.json").write_text("{}", encoding="utf-8")
         again = self.jforge("run", config, ranks=2)
         self.assertIn("checkpoint skipped", again.err)
         self.assertIn("train round", again.err)
 
     def test_what_is_made_of_other_weights_does_not_mix(self):
-        """A round stopped in training, with another run's model instead of its generator."""
+        """Another run's model replaced the round's generator."""
         config, run = self.config("mixed-weights")
         other, other_run = self.config("other-weights")
         rate = ("--set", "train.learning_rate=3e-3")
@@ -347,8 +342,8 @@ class FinishedRun(EndToEndTest):
 
 class SlowCheckpoint(EndToEndTest):
     def first_step(self, name, faults, *settings):
-        """Returns (run directory, result) of a start that stops after its first step. Prompts and trajectories exist
-        before, so that it is known how often each rank publishes."""
+        """Returns (run directory, result). Everything before training exists, so that each rank's publications are
+        known."""
         config, run = self.config(name)
         self.jforge("import", config)
         self.jforge("generate", config, "--round", "1")
@@ -374,7 +369,7 @@ class SlowAndFailingDisk(EndToEndTest):
         """Longer than the others may be silent."""
         config, run = self.config("slow")
         self.jforge("import", config, ranks=2)
-        # A phase's last published file; each delay is 3 s.
+        # The phase's last file; each delay is 3 s.
         delays = [f"delay@publish.{step}:0:4" for step in ("data", "fsync", "rename", "directory")]
         result = self.jforge("import", config, "--set", "run.heartbeat_limit_seconds=8", "--inject", ",".join(delays),
                              ranks=2)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The whole pipeline at 1, 2 and 4 ranks: it ends, its artefacts verify, and rank counts agree."""
+"""The whole pipeline at 1, 2 and 4 ranks: rank counts agree."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ class RunPipeline(EndToEndTest):
                                  set(self.losses(run)))
 
     def test_needs_no_ssh_on_one_machine(self):
-        """Containers often lack it, and Open MPI looks for it even for local ranks."""
+        """Open MPI looks for it even for local ranks."""
         programs = self.root / "programs"
         programs.mkdir()
         for folder in map(pathlib.Path, os.environ["PATH"].split(os.pathsep)):
@@ -103,8 +103,6 @@ class Output(EndToEndTest):
 
 
 class Refused(EndToEndTest):
-    """Bad input without a configuration: one line, the documented exit code, no damage."""
-
     def refused(self, code, *words, says):
         result = self.jforge(*words, expect=code)
         self.assertEqual(1, len(result.lines()), str(result))

@@ -81,7 +81,7 @@ class Candidates(unittest.TestCase):
             self.assertEqual("", printed("__complete", *words), words)
 
     def test_no_rank_starts(self):
-        """Even with a launcher's environment or a full output."""
+        """Despite a launcher's environment or a full output."""
         launched = {**os.environ, "PMIX_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}
         self.assertEqual("run", subprocess.run([BINARY, "__complete", "--", "ru"], check=True, capture_output=True,
                                                text=True, timeout=60, env=launched).stdout.split("\t")[0])
@@ -106,8 +106,8 @@ class ShellTest(unittest.TestCase):
             (cls.folder / name).touch()
 
     def typed(self, program, preparation, lines):
-        """Types lines, in which \\t completes; returns jforge's arguments for each."""
-        # A shell redraws its line at will, so a function reports the arguments.
+        """In typed lines \\t completes; returns jforge's arguments."""
+        # A shell redraws its line at will.
         child, terminal = pty.fork()
         if child == 0:
             os.chdir(self.folder)
@@ -134,10 +134,9 @@ class ShellTest(unittest.TestCase):
         for line in lines:
             os.write(terminal, (line + "\n").encode())
             words = re.findall(r"<([^<>]*)>", read_until(r"\n((?:<[^<>]*>)*<end>)").group(1))[:-1]
-            given.append([word.rstrip("/") for word in words])  # zsh removes a folder's slash again
+            given.append([word.rstrip("/") for word in words])  # zsh removes a folder's slash
         return given
 
-    # Typed text and the result, the same in bash and zsh.
     TYPED = (
         ("jforge probe log\t --mod\t x", ["probe", "logits", "--model", "x"]),
         ("jforge run min\t --set train.learning_ra\t1e-5", ["run", "mine.toml", "--set", "train.learning_rate=1e-5"]),

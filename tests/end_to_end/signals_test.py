@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Signals to mpirun: SIGUSR2 ends with exit 75 after a commit; after SIGTERM the last commit is intact. Both resume."""
+"""SIGUSR2 to mpirun ends with exit 75 after a commit; after SIGTERM the last commit is intact."""
 
 import random
 import signal
@@ -17,7 +17,7 @@ class SignalTest(EndToEndTest):
         self.assertEqual("finished", self.status(run))
 
     def signalled(self, config, places, number):
-        """Signals mpirun while a rank sleeps at one of `places`, usually the first."""
+        """While a rank sleeps at one of `places`."""
         faults = ",".join(f"delay@{place}" for place in places.split())
         process = self.start(self.command("run", config, "--inject", faults, ranks=2))
         self.wait_for_text(process, "acts now")

@@ -72,7 +72,7 @@ def missing_programs():
 
 
 class SlurmCluster:
-    """Used by `with`, which ends all its processes."""
+    """All processes end with `with`."""
 
     def __init__(self, root):
         self.root = pathlib.Path(root)
@@ -121,7 +121,7 @@ class SlurmCluster:
                 start_new_session=True)
 
     def lose_node(self, node):
-        """Like a power failure, kills the daemon, its jobs' steps and all their processes."""
+        """Like a power failure."""
         victims = [self.daemons.pop(node)]
         os.kill(victims[0].pid, signal.SIGKILL)
         victims[0].wait()
@@ -134,7 +134,7 @@ class SlurmCluster:
                 os.kill(pid, signal.SIGKILL)
 
     def processes(self, variable=""):
-        """Returns ids of processes with this cluster's directory and `variable` in their environment."""
+        """With this cluster's directory and `variable` in their environment."""
         found = []
         for entry in os.listdir("/proc"):
             with contextlib.suppress(OSError):
@@ -145,7 +145,7 @@ class SlurmCluster:
         return found
 
     def run(self, name, *words, environment=None, **options):
-        """Returns the output; empty if it fails, as before the controller listens."""
+        """Empty on failure, as before the controller listens."""
         return subprocess.run([program(name), *map(str, words)], check=False, stdout=subprocess.PIPE, text=True,
                               timeout=60, env={**self.environment, **(environment or {})}, **options).stdout
 
@@ -169,7 +169,6 @@ class SlurmCluster:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
-        # Unfinished jobs' steps and ranks.
         for pid in self.processes():
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""run_slurm.sbatch under a real Slurm of two nodes: which jobs end, which are requeued and continue."""
+"""run_slurm.sbatch under a real Slurm of two nodes."""
 
 import os
 import shutil
@@ -13,7 +13,6 @@ SCRIPT = SOURCE / "launch" / "scripts" / "run_slurm.sbatch"
 # Root may start MPI; traffic stays on this machine.
 ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                "OMPI_MCA_oob_tcp_if_include": "lo", "OMPI_MCA_btl_tcp_if_include": "lo"}
-# Rank 0 sleeps 3 s before each step.
 SLOW_STEPS = ",".join(f"delay@train:0:{step}" for step in range(3, 7))
 
 
@@ -31,7 +30,7 @@ class Slurm(EndToEndTest):
         cls.cluster.start()
 
     def submit(self, name, *options, fault="", config=None):
-        """Submits a job of two nodes; `fault` is injected into its first start."""
+        """`fault` is injected into the first start."""
         path, run = config or self.config(name)
         binary = BINARY
         if fault:
@@ -91,12 +90,12 @@ class Slurm(EndToEndTest):
         self.assertIn("trian", text)
 
     def test_warned_before_the_time_limit_it_continues(self):
-        # Slurm checks time limits every half minute, less than the delayed steps take.
+        # Less than the delayed steps take: Slurm looks every half minute.
         steps = [*range(1, 7), *range(1, 6)]
         number, run, log = self.submit("warned", "--time=1", "--signal=B:USR2@45",
                                        fault=",".join(f"delay@train:0:{step}" for step in steps))
         text = self.wait_for_end(number, log, "COMPLETED", "0:0", "some", 180)
-        # If it is warned before it listens, it has no status.
+        # No status if warned before it listens.
         listened = "[start]" in text.split("ended with exit code 75")[0]
         self.assertIn(f"ended with exit code 75, status {'interrupted' if listened else ''}\n", text)
         self.assertNotIn("slurm-", " ".join(os.listdir(run / "logs")))

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""A main thread stalls in any phase: the job ends with 70 and names that rank, not one that waits for it, although
-heartbeats go on."""
+"""A main thread stalls in any phase: the job ends with 70 and names that rank, although heartbeats go on."""
 
 import concurrent.futures
 import os
@@ -11,11 +10,9 @@ import unittest
 from harness import EndToEndTest
 
 LIMIT_SECONDS = 10
-# The limit outside of the phases, which MPI's own start must keep, too.
-MPI_LIMIT = {"JFORGE_MPI_LIMIT_SECONDS": "20"}
+MPI_LIMIT = {"JFORGE_MPI_LIMIT_SECONDS": "20"}  # MPI's own start must keep it, too
 MPI_PHASES = ("phase start", "phase read the configuration", "phase end MPI", "phase ended")
-# Stalled jobs only sleep.
-AT_ONCE = 4
+AT_ONCE = 4  # Stalled jobs only sleep.
 
 
 class Stall(EndToEndTest):
@@ -33,8 +30,7 @@ class Stall(EndToEndTest):
         return ["start", "read the configuration", "open the run directory", *found]
 
     def stall(self, place, rank, phase=None):
-        """Returns what is wrong with the job's end, or None. The other rank is delayed, so that it does not do all
-        work."""
+        """Returns an error text or None. The other rank is delayed, so that both get work."""
         name = re.sub(r"\W", "-", place) + f"-{rank}"
         config, run = self.config(name)
         fault = f"stall@{place}:{rank}:1"
@@ -59,7 +55,7 @@ class Stall(EndToEndTest):
         self.expect_no_processes()
 
     def test_a_writer_with_nothing_left_to_decode(self):
-        """The others wait for its commit; rank 0's display of that is not a sign of progress."""
+        """rank 0's display of waiting is not progress."""
         few = [word for key, value in (("rounds.1.steps", 1), ("train.batch_samples", 3), ("generate.prompts_per_lease", 1),
                                        ("generate.lease_seconds", 20), ("run.hang_limit_seconds", LIMIT_SECONDS))
                for word in ("--set", f"{key}={value}")]
@@ -76,11 +72,10 @@ class Stall(EndToEndTest):
         for name in ("import", "generate round 1", "generation report", "load the weights", "train round 1",
                      "checkpoint", "export", "evaluate base", "report", "close", "end MPI"):
             self.assertIn(name, phases)
-        # Rank 0 has the coordinator and works alone in some phases.
+        # In some phases rank 0 works alone.
         self.stall_everywhere([(f"phase {phase}", number % 2) for number, phase in enumerate(phases)])
 
     def test_within_a_phase(self):
-        """While the other rank waits in an agreement, or its own disk does not answer."""
         self.stall_everywhere([
             ("identity", 0, "open the run directory"),
             ("identity", 1, "open the run directory"),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`jforge sweep`: a grid of settings as one distributed evaluation, the same at any rank count, and after SIGKILL."""
+"""`jforge sweep`: the same at any rank count, and after SIGKILL."""
 
 import json
 import os
@@ -114,7 +114,7 @@ class Sweep(EndToEndTest):
         self.sweep(out, "--roofline")
         sweep = self.points(out)
         self.assertEqual("cpu", sweep["roofline_machine"]["device"])
-        # A sweep without a profile keeps it for the same number of threads.
+        # Kept for the same number of threads.
         self.sweep(out)
         self.assertEqual(sweep["roofline"], self.points(out)["roofline"])
         threads = sweep["roofline_machine"]["threads"] + 1

@@ -1,4 +1,4 @@
-"""Writes a tiny random Qwen2 model, prompts and problems, for runs of about two seconds."""
+"""A tiny random Qwen2 model, prompts and problems: a run takes about two seconds."""
 
 import json
 import pathlib
@@ -55,7 +55,7 @@ def write_safetensors(path, tensors):
 
 
 def read_safetensors(path):
-    """Returns {name: (dtype, shape, bytes)}."""
+    """{name: (dtype, shape, bytes)}."""
     content = pathlib.Path(path).read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8:8 + length])
@@ -66,7 +66,7 @@ def read_safetensors(path):
 
 
 def read_floats(path):
-    """Returns {name: values} of float32 tensors."""
+    """{name: values} of float32 tensors."""
     values = {}
     for name, (dtype, _, data) in read_safetensors(path).items():
         if dtype != "F32":
@@ -83,8 +83,7 @@ def random_tensors(seed):
         if name.endswith("norm.weight"):
             values = [1.0] * count
         else:
-            # Wide, so that greedy tokens vary between prompts.
-            values = [rng.gauss(0.0, 0.25) for _ in range(count)]
+            values = [rng.gauss(0.0, 0.25) for _ in range(count)]  # Wide, so that greedy tokens vary between prompts.
         tensors[name] = (shape, struct.pack(f"<{count}f", *values))
     return tensors
 
@@ -113,7 +112,7 @@ def write_tokenizer(folder):
 
 
 def write_model(folder, seed=1):
-    """Writes a Hugging Face directory: config, float32 weights, byte-level tokenizer without merges."""
+    """config, float32 weights, byte-level tokenizer without merges."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True)
     config = {

@@ -40,7 +40,7 @@ except ImportError:
 DATA = pathlib.Path(os.environ.get("JFORGE_TEST_DATA", SOURCE / ".." / "shared" / "data")) / "text"
 LLAMA3_PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
                   r"\s*[\r\n]+|\s+(?!\S)|\s+")
-# Mistral's tekken: words begin with a capital.
+# Mistral's tekken.
 TEKKEN_PATTERN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|"
                   r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|"
                   r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -87,7 +87,7 @@ def hostile_strings(count):
 
 
 def strings_with(characters, count):
-    """Each character alone, between text that would merge or split without it, and in `count` random strings."""
+    """Alone, between text that would merge or split without it, and in `count` random strings."""
     rng = random.Random(13)
     places = ["{0}", "{0}{0}", "a{0}b", "th{0}e", " {0}the", "1{0}2", " {0} ", "\n{0}\n", "'{0}s", "don{0}'t",
               "<|im_{0}end|>"]
@@ -113,16 +113,14 @@ class Tokenizers(EndToEndTest):
             definition = json.loads(tokenizer.to_str())
             dropped = definition["model"]["merges"][200::3]
             definition["model"]["merges"] = [merge for merge in definition["model"]["merges"] if merge not in dropped]
-            # A merge needs its parts only as tokens.
-            tokenizer = tokenizers.Tokenizer.from_str(json.dumps(definition))
+            tokenizer = tokenizers.Tokenizer.from_str(json.dumps(definition))  # A merge needs its parts only as tokens.
         tokenizer.post_processor = processors.Sequence([
             processors.ByteLevel(trim_offsets=False),
             processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, tokenizer.token_to_id(BOS))])])
         return tokenizer
 
     def compare(self, name, tokenizer, bos=BOS, end=END, encode=None, normalize=str, directory=None, further=()):
-        """Compares token ids. `encode`: another encoder of a normalized text, without bos. `directory`: holds the
-        tokenizer already. `further`: additional strings."""
+        """`encode`: another encoder of a normalized text, without bos. `directory`: has the tokenizer already."""
         if directory is None:
             directory = self.root / name
             directory.mkdir()
@@ -160,7 +158,7 @@ class Tokenizers(EndToEndTest):
         self.compare("qwen", self.train(tiny_model.QWEN2_PATTERN, False))
 
     def published(self, file, special, pattern):
-        """Returns (transformers' tokenizer, tiktoken's encoder) of a published file."""
+        """(transformers' tokenizer, tiktoken's encoder) of a published file."""
         path = RANKS / file
         if not (tiktoken and transformers and path.is_file()):
             self.skipTest(f"needs tiktoken, transformers and {path}: JFORGE_TEST_RANKS names the directory")
@@ -183,7 +181,7 @@ class Tokenizers(EndToEndTest):
         definition = json.loads(tokenizer.to_str())
         definition["model"]["ignore_merges"] = False
         definition["normalizer"] = {"type": "NFC"}
-        # The package's NFC is of an older Unicode: it leaves U+11935 U+11930 as they are.
+        # Its older Unicode leaves U+11935 U+11930 as they are.
         count = self.compare("published-qwen", tokenizers.Tokenizer.from_str(json.dumps(definition)), bos=None,
                              end="<|im_end|>", encode=encode,
                              normalize=lambda text: unicodedata.normalize("NFC", text))
@@ -191,8 +189,8 @@ class Tokenizers(EndToEndTest):
 
     @unittest.skipUnless(transformers and SMOLLM2.is_dir(), f"needs torch, transformers and {SMOLLM2}")
     def test_smollm2(self):
-        """It splits digits and drops bytes that the vocabulary lacks: control characters, and the first byte of
-        characters beyond U+40000."""
+        """Drops bytes that the vocabulary lacks: control characters, and the first byte of characters beyond
+        U+40000."""
         tokenizer = tokenizers.Tokenizer.from_file(str(SMOLLM2 / "tokenizer.json"))
         whole = transformers.AutoTokenizer.from_pretrained(SMOLLM2)
         signs = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -215,7 +213,7 @@ def model_options(family):
 
 @unittest.skipUnless(transformers, "the Python packages torch and transformers are not installed")
 class Models(EndToEndTest):
-    """Distils a random model saved by transformers, which then reads the export."""
+    """transformers saves a random model and reads the export."""
 
     PROMPT = list(b"How many pens and cups?")
 
@@ -250,7 +248,6 @@ class Models(EndToEndTest):
         return out
 
     def decoded(self, directory, method, *words):
-        """Returns (tokens, forwards)."""
         out = self.probe(directory, "decode", "--method", method, "--max-new-tokens", 48, *words)
         (record,) = json.loads(out.read_text(encoding="utf-8"))
         return record["tokens"], record["forwards"]
@@ -268,7 +265,7 @@ class Models(EndToEndTest):
         expected = model(torch.tensor([self.PROMPT])).logits[0]
         found = safetensors.torch.load_file(self.probe(exported, "logits"))["logits"]
         self.assertLess(float((found - expected).norm() / expected.norm()), 1e-4)
-        # The same greedy tokens by generate() and by Jacobi iteration, in the same number of forwards.
+        # By generate() and by Jacobi iteration, in the same number of forwards.
         tokens, _ = self.decoded(exported, "ar")
         self.assertEqual(tokens, self.generated(model)[0])
         block_size = json.loads((exported / "jacobi_decoding.json").read_text(encoding="utf-8"))["block_size"]
@@ -284,15 +281,14 @@ class Models(EndToEndTest):
             self.assertEqual(tokens, found[0])
             fewer += found[1] < len(tokens) - 1
         self.assertGreater(fewer, 0, "no forward made more than one token known")
-        # Back to jforge.
-        again = self.root / f"{family}-again"
+        again = self.root / f"{family}-again"  # Back to jforge.
         model.save_pretrained(again)
         tiny_model.write_tokenizer(again)
         self.assertEqual(tokens, self.decoded(again, "ar")[0])
         return model, trusted, exported
 
     def check_plain_calls(self, model, trusted):
-        """from_pretrained() with trust_remote_code installs the exported generate(): plain calls must not change."""
+        """trust_remote_code installs the exported generate(), but plain calls must not change."""
         ids = torch.tensor([self.PROMPT])
         batch = torch.tensor([self.PROMPT, [256] * 4 + self.PROMPT[4:]])
         tokenizer = transformers.AutoTokenizer.from_pretrained(model.config._name_or_path)
@@ -326,7 +322,7 @@ class Models(EndToEndTest):
                 self.assertEqual(*answers)
 
     def check_given_configuration(self, model, exported):
-        """A caller's GenerationConfig is completed from the model's, as by stock generate()."""
+        """Completed from the model's, as by stock generate()."""
         own = copy.deepcopy(model.generation_config)
         ids = torch.tensor([self.PROMPT])
         jacobi = {"custom_generate": str(exported), "trust_remote_code": True}
@@ -341,7 +337,6 @@ class Models(EndToEndTest):
             stopped = answer(given)
             self.assertLess(len(stopped), len(whole))
             self.assertEqual(stopped, answer(given, **jacobi))
-            # Explicit options win.
             given.eos_token_id = 257
             self.assertEqual(answer(given), answer(given, **jacobi))
             model.generation_config.repetition_penalty = 1.2
@@ -381,7 +376,7 @@ class Models(EndToEndTest):
 
 class ImportTest(EndToEndTest):
     def imported(self, name, model, conversations, *settings):
-        """Returns the ids that `jforge import` makes of each conversation."""
+        """Ids of each conversation by `jforge import`."""
         prompts = self.root / f"{name}.jsonl"
         prompts.write_text("".join(json.dumps({"prompt": one}) + "\n" for one in conversations), encoding="utf-8")
         config, run = self.config(name, '[run]\ndirectory = "{run}"\n')
@@ -395,7 +390,7 @@ class ImportTest(EndToEndTest):
 
 @unittest.skipUnless(transformers and h5py, "the Python packages torch, transformers and h5py are not installed")
 class PublishedTemplates(ImportTest):
-    """Chat templates of published models; chat_template_test.cpp says where they are."""
+    """chat_template_test.cpp says where they are."""
 
     def conversations(self, count):
         rng = random.Random(17)
@@ -452,7 +447,7 @@ class PublishedTemplates(ImportTest):
         self.check("mistralai-Mistral-Nemo-Instruct-2407")
 
     def test_texts_of_our_own(self):
-        """Constructs that published templates combine; jinja_test.cpp tests each alone."""
+        """jinja_test.cpp tests each construct alone."""
         self.check_text("own-scopes", """{{- bos_token }}
 {%- set ns = namespace(system='', last=-1) %}
 {%- for m in messages %}
@@ -496,7 +491,7 @@ nothing
 @unittest.skipUnless(transformers and DATA.is_dir() and SMOLLM2.is_dir(),
                      f"needs torch, transformers, the benchmark files and {SMOLLM2} (launch/models/smollm2.sh)")
 class SmolLM2(ImportTest):
-    """A real model's chat template and greedy tokens for 50 real prompts in float32."""
+    """Its chat template, and greedy tokens for 50 real prompts in float32."""
 
     NEW_TOKENS = 48
     TIE = 1e-4  # of a row's largest logit: the order of addition decides closer candidates
@@ -521,7 +516,7 @@ class SmolLM2(ImportTest):
         conversations = [one for one in conversations if one[-1]["content"]]  # the import drops the others
         system = [{"role": "system", "content": "Answer in one word.\n"}]
         given = [system + messages for messages in conversations]
-        # An empty system text does not select the template's default.
+        # An empty one replaces the default.
         given += [[{"role": "system", "content": ""}] + messages for messages in conversations]
 
         def expected(conversations):

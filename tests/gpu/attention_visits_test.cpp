@@ -119,7 +119,7 @@ void expect_all_steps(const AttentionVisits& visits, std::int64_t group) {
   EXPECT_EQ(next_first, next_part);
 }
 
-/// Even if all rows see a tile.
+/// All rows see the first tile.
 TEST(AttentionVisits, StepsOfEarlyKeysAreCutIntoParts) {
   AttentionVisits visits;
   constexpr std::int64_t kGroup = 7;

@@ -696,7 +696,7 @@ struct AttentionShape {
   std::int64_t samples = sized(66, 4);
 };
 
-/// In double; backward reads the device's output and log-sum-exp.
+/// Computes in double; backward reads the device's output and log-sum-exp.
 class SampleAttention {
  public:
   struct Tensors {

@@ -370,7 +370,7 @@ class Rows(unittest.TestCase):
         self.assert_row(self.check(1, SHARED, "--only", "tests"), "memory of training", "measured", "9 MB")
 
     def test_flex_attentions_own_trouble_is_no_failure(self):
-        """For any reason, only the ratio is left out."""
+        """Whatever is missing, only the ratio is left out."""
         modules = ("import sys, types\nfor name in ('nn', 'nn.attention', {}):\n"
                    "    sys.modules['torch.' + name] = types.ModuleType(name)\n")
         there = modules.format("'nn.attention.flex_attention'") + (

@@ -24,7 +24,7 @@ SYSTEM_SHARED = {90: 1024}
 HMMA = 0x23C
 # Any architecture that a limit does not name.
 ANY = 0
-# Of a multiprocessor, sm_80 and sm_90; WARP_REGISTERS is an allocation unit.
+# Registers and warps of a multiprocessor, sm_80 and sm_90; WARP_REGISTERS is an allocation unit.
 REGISTERS, WARP_REGISTERS, MOST_WARPS = 65536, 256, 64
 
 

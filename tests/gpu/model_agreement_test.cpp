@@ -315,7 +315,7 @@ struct Grown {
   Floats logits;
 };
 
-/// By one row, and by several with a branch, past the end of a split.
+/// Extends by one row, and by several with a branch, past the end of a split.
 Grown grow(TinyModel& model, KernelSet& kernels, bool replay, WeightStorage weights,
            std::int64_t& replays) {
   constexpr std::int32_t kCapacity = 192;
@@ -581,8 +581,7 @@ TEST(Memory, OfDecodingIsNamedByItsUse) {
   }
 }
 
-/// Also after wrong drafts and beside another sequence. This makes every method's answer the greedy
-/// one.
+/// Wrong drafts and another sequence come before. This makes every method's answer the greedy one.
 TEST(Drafts, HaveTheBitsOfOneTokenAtATime) {
   const std::unique_ptr<KernelSet> kernels = make_tested_kernel_set();
   constexpr std::int32_t kPrompt = 125;  // drafts on both sides of a split's end

@@ -51,7 +51,7 @@ class GivenWork {
     }
     return found;
   }
-  /// In every legal order.
+  /// Returns whether this holds in every legal order.
   [[nodiscard]] bool ordered(std::uint64_t earlier, std::uint64_t later) const {
     return ordered_(earlier, later) != 0;
   }
@@ -264,7 +264,7 @@ TEST_P(OverlapTest, UpdatedWeightsAreGatheredBesideTheNextForward) {
   }
 }
 
-/// Not the rank's own work for the watchdog.
+/// The watchdog must not count the wait as the rank's own work.
 TEST_P(OverlapTest, WholeWeightsAreAWaitForOthers) {
   if (GetParam() > 1) {
     return;  // stages 0 and 1 only
@@ -308,7 +308,7 @@ TEST_P(OverlapTest, WholeWeightsAreAWaitForOthers) {
   told.close();
 }
 
-/// Also by the last gather.
+/// The last gather must report it, too.
 TEST_P(OverlapTest, AFailedLastGatherIsHeardOf) {
   if (GetParam() == 0) {
     return;  // every rank has all weights
