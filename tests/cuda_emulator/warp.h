@@ -48,7 +48,7 @@ class Warp {
   Warp(BlockState& block, unsigned index);
 
   void begin_block();
-  /// Returns them for the next launch.
+  /// Gives the registers to the next launch.
   [[nodiscard]] std::vector<std::byte> take_registers() { return std::move(registers_); }
   /// Runs about `steps` instructions. Returns false if nothing could run; throws Fault.
   bool run(unsigned steps);

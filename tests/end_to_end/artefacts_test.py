@@ -281,7 +281,7 @@ class Artefacts(EndToEndTest):
         self.assertEqual(self.bytes_of(self.uninterrupted(2)), self.bytes_of(run))
 
     def test_a_damaged_shard_of_a_later_round_is_generated_again(self):
-        """From the checkpoint that ended round 1."""
+        """The checkpoint that ended round 1 generates it."""
         config, run = self.config("later")
         # Rank 0's 9th micro-batch is in round 2's third step.
         self.jforge("run", config, "--inject", "interrupt@train.accumulate:0:9", ranks=2, expect=75)

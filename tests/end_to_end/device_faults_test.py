@@ -37,7 +37,7 @@ class NcclFaults(EndToEndTest):
     ranks = 2
 
     def broken(self, name, *words, expect=None, failure=None, within_a_host=False):
-        """Also continues the run; returns the first result."""
+        """Runs to an early end and continues; returns the first result."""
         config, run = self.config(name, CONFIG)
         environment = {**os.environ, "XDG_CACHE_HOME": str(self.root / "cache")}
         if failure is not None:

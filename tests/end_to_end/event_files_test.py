@@ -96,7 +96,7 @@ class EventFiles(EndToEndTest):
     evaluate = True
 
     def events(self, run, folder):
-        """By file in attempt order, without the checked header records."""
+        """Returns events by file in attempt order, without the checked header records."""
         found = []
         for path in sorted((run / "tensorboard" / folder).iterdir(), key=lambda path: int(path.name.rsplit(".", 1)[1])):
             events = [event(payload) for payload in records(path.read_bytes())]

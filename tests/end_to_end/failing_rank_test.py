@@ -113,7 +113,7 @@ class FailingRank(EndToEndTest):
         self.expect_no_processes()
 
     def test_a_failure_while_the_others_are_waited_for(self):
-        """In the evaluation's queue."""
+        """They wait in the evaluation's queue."""
         config, _ = self.config("waiting", CONFIG + EVALUATE)
         faults = "throw@phase evaluate base (waiting for other ranks):1:1"
         result = self.jforge("run", config, "--inject", faults, ranks=2, expect=70)

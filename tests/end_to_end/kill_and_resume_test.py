@@ -116,7 +116,7 @@ class ShardedTraining(KilledRun):
 
 
 class FrozenTeacher(KilledRun):
-    """Of its round's initial weights."""
+    """It has its round's initial weights, also after a resume."""
 
     FROZEN = ("--set", "train.teacher=frozen")
 

@@ -22,7 +22,7 @@ class PackageTest(EndToEndTest):
         return result
 
     def expect_usable(self, prefix, man_page):
-        """Without checkout and build folder."""
+        """Checks `prefix` without checkout and build folder."""
         self.expect_shell_files(prefix, man_page)
         installed, share = prefix / "bin" / "jforge", prefix / "share" / "jforge"
         scripts = share / "launch" / "scripts"

@@ -184,7 +184,7 @@ class GoingBack(RefusedTest):
 
 class LostCheckpoints(EndToEndTest):
     def refused(self, config, run, *names, ranks=1):
-        """Without training or changes; `verify` says the same."""
+        """Expects no training and no change; `verify` says the same."""
         before = {path: path.read_bytes() for path in run.rglob("*.safetensors")}
         result = self.jforge("run", config, ranks=ranks, expect=DATA)
         self.assertEqual(1, len(result.lines()), str(result))

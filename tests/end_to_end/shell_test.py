@@ -81,7 +81,7 @@ class Candidates(unittest.TestCase):
             self.assertEqual("", printed("__complete", *words), words)
 
     def test_no_rank_starts(self):
-        """Despite a launcher's environment or a full output."""
+        """A launcher's environment and a full output must not matter."""
         launched = {**os.environ, "PMIX_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}
         self.assertEqual("run", subprocess.run([BINARY, "__complete", "--", "ru"], check=True, capture_output=True,
                                                text=True, timeout=60, env=launched).stdout.split("\t")[0])
@@ -106,7 +106,7 @@ class ShellTest(unittest.TestCase):
             (cls.folder / name).touch()
 
     def typed(self, program, preparation, lines):
-        """In typed lines \\t completes; returns jforge's arguments."""
+        """Types lines, in which \\t completes; returns jforge's arguments."""
         # A shell redraws its line at will.
         child, terminal = pty.fork()
         if child == 0:

@@ -121,7 +121,7 @@ class SlurmCluster:
                 start_new_session=True)
 
     def lose_node(self, node):
-        """Like a power failure."""
+        """Simulates a power failure."""
         victims = [self.daemons.pop(node)]
         os.kill(victims[0].pid, signal.SIGKILL)
         victims[0].wait()
@@ -134,7 +134,7 @@ class SlurmCluster:
                 os.kill(pid, signal.SIGKILL)
 
     def processes(self, variable=""):
-        """With this cluster's directory and `variable` in their environment."""
+        """Returns ids of processes with this cluster's directory and `variable` in their environment."""
         found = []
         for entry in os.listdir("/proc"):
             with contextlib.suppress(OSError):
