@@ -33,7 +33,7 @@ struct CallStack {
 };
 constexpr int kRemembered = 8;
 std::array<CallStack, kRemembered> stacks;
-/// Next index in `stacks`; from kRemembered on nothing is recorded.
+/// Next index in `stacks`.
 std::atomic<int> remembered{kRemembered};
 
 }  // namespace

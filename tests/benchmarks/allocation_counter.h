@@ -1,7 +1,7 @@
 #pragma once
 
-/// Counts the process' heap allocations by malloc, calloc, realloc, aligned_alloc, memalign,
-/// posix_memalign and operator new. Linking allocation_counter.cpp replaces glibc's functions.
+/// Counts heap allocations of malloc and its relatives and of operator new. Linking
+/// allocation_counter.cpp replaces glibc's functions.
 
 #include <cstdint>
 
@@ -12,19 +12,19 @@ struct AllocationCount {
   std::int64_t bytes = 0;  ///< requested; freed bytes are not subtracted
 };
 
-/// Returns false in sanitizer builds, whose allocator is not replaced.
+/// Returns false in sanitizer builds, which replace the allocator themselves.
 [[nodiscard]] bool allocations_are_counted() noexcept;
 
-/// Includes the calling thread in watched_allocation_count(), which leaves out helper threads.
+/// Adds the calling thread to watched_allocation_count(), which leaves out helper threads.
 void watch_this_thread() noexcept;
 /// Thread-safe.
 [[nodiscard]] AllocationCount watched_allocation_count() noexcept;
 /// Records the call stacks of the next few allocations of watched threads.
 void remember_allocations() noexcept;
-/// Ends the recording; `print` writes it to standard error.
+/// Stops recording; `print` writes the stacks to standard error.
 void forget_allocations(bool print) noexcept;
 
-/// All threads, since the process began. Thread-safe.
+/// Counts all threads since the process began. Thread-safe.
 [[nodiscard]] AllocationCount allocation_count() noexcept;
 
 [[nodiscard]] constexpr AllocationCount operator-(AllocationCount later,

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks a run of real_data_run.sh with h5dump instead of our own readers, and prints its figures as Markdown. Exits 1
-if a prompt is lost or doubled."""
+"""Checks a run of real_data_run.sh with h5dump, not with our readers, and prints its figures as Markdown. Exits 1 if a
+prompt is lost or doubled."""
 
 import argparse
 import array
@@ -26,7 +26,7 @@ def read_dataset(file, name, type_code):
 
 
 def count_records(directory):
-    """Counts the records to import."""
+    """Counts records to import."""
     records = 0
     for path in sorted(directory.glob("*.jsonl.gz")) + sorted(directory.glob("mbxp/*.jsonl.gz")):
         with gzip.open(path, "rb") as lines:
@@ -80,7 +80,7 @@ def check_trajectories(checks, kept, store, shards):
 
 
 def import_speed(log):
-    """Returns the log's MB and MB/s, which exclude the program's start."""
+    """Returns the log's MB and MB/s, without the program's start."""
     found = re.search(r"([0-9.]+) MB at ([0-9.]+) MB/s", log)
     if not found:
         raise SystemExit("check_real_data_run.py: import.log has no line with MB/s")

@@ -129,7 +129,7 @@ void measure(const Communicator& comm, Loop& loop, int threads, int repeats) {
   const int probe = 20;
   const double step = loop.run(Saving::none, probe) / probe;
   const double save = loop.run(Saving::waited_for, probe) - probe * step;
-  // Long enough for a writer thread that gets a hundredth of a core.
+  // Long enough for a writer thread with a hundredth of a core.
   const int steps = std::max(probe, static_cast<int>(kLoopSaves * save / step));
   std::array<double, kKinds.size()> best{};
   best.fill(std::numeric_limits<double>::infinity());

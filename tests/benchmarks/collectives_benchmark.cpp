@@ -112,7 +112,7 @@ Buffers fresh(std::size_t elements, const Communicator& comm) {
   Buffers buffers{std::vector<float>(elements),
                   std::vector<float>(elements / static_cast<std::size_t>(comm.size()))};
   const auto start = static_cast<float>(comm.rank() + 1);
-  // Small whole numbers: sums are exact, so the results must be equal.
+  // Sums of small whole numbers are exact, so results must be equal.
   for (std::size_t i = 0; i < elements; ++i) {
     buffers.whole[i] = start + static_cast<float>(i % 17);
   }

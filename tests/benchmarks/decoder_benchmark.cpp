@@ -1,6 +1,6 @@
-/// Host time of decoding, which a device waits for: per pass, the time of engine and decoders
-/// without the model's calls. The model is a function of token and position; `rows` and `tokens`
-/// count a pass' rows and accepted tokens. Needs an idle machine.
+/// Host time of decoding, for which a device waits: a pass without the model's calls. The model is
+/// a function of token and position; `rows` and `tokens` count rows and accepted tokens of a pass.
+/// Needs an idle machine.
 
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
@@ -30,7 +30,7 @@ constexpr std::int32_t kBlockSize = 16;
 constexpr std::int32_t kVocabulary = 151'936;  // Qwen2.5
 
 /// The successor of three of four positions depends only on the position, so that a pass accepts
-/// some tokens; of the others, also on their token. Measures the time of its calls.
+/// some tokens; the others' also on their token. Measures its own time.
 class CheapModel final : public DecodeModel {
  public:
   explicit CheapModel(std::int32_t slots) : slots_(slots) {
@@ -58,7 +58,7 @@ class CheapModel final : public DecodeModel {
     }
     inside_ += Clock::now() - begin;
   }
-  /// Sampling counts as host time, making the logits does not.
+  /// Sampling counts as host time, making logits does not.
   void predict_sampled(std::span<const DecodeRow> rows, std::span<const SampledRow> choices,
                        std::span<TokenId> predictions) override {
     std::size_t output = 0;

@@ -66,8 +66,8 @@ class DeviceKernels {
                2.0 * static_cast<double>(m * n * k) / seconds, peak(), kTera, "TFLOP/s");
   }
 
-  /// Samples of a prompt and clean and noisy blocks with windows of 8 blocks, the same as in
-  /// tests/benchmarks/flex_attention.py.
+  /// Takes the samples of tests/benchmarks/flex_attention.py: a prompt, clean and noisy blocks,
+  /// windows of 8 blocks.
   void attention(const AttentionHeads& heads, std::int64_t samples, std::int64_t prompt,
                  std::int64_t blocks) {
     constexpr std::int32_t kBlock = 32;
@@ -118,8 +118,7 @@ class DeviceKernels {
     print_rate(what("backward"), 5 * products / backward, peak(), kTera, "TFLOP/s");
   }
 
-  /// Compares the loss over pairs of clean and noisy rows with its three products: logits, gradient
-  /// of the rows, gradient of the head.
+  /// Compares the loss with its three products: logits, gradient of the rows, gradient of the head.
   void loss(std::int64_t pairs, std::int64_t hidden_size, std::int64_t vocabulary) {
     const std::int64_t rows = 2 * pairs;
     Tensors tensors(kernels_);
@@ -144,7 +143,7 @@ class DeviceKernels {
       kernels_.vocabulary_loss(*plan, hidden, head, {1, 1, sums.part(0, 2)}, hidden_gradient,
                                head_gradient);
     });
-    // Chunks that need no more memory than a gradient of the head.
+    // Chunks need no more memory than a gradient of the head.
     const std::int64_t chunk = std::min(rows, std::max<std::int64_t>(1, hidden_size));
     const TensorView logits = tensors.take(options_.dtype, {chunk, vocabulary});
     const double products = seconds_of(kernels_, repetitions(), [&] {
@@ -189,8 +188,8 @@ class DeviceKernels {
                "GB/s");
   }
 
-  /// Compares with the bytes of keys and values, each read once. Caches alternate, so that none is
-  /// still in the second-level cache.
+  /// Compares with reading keys and values once. Caches alternate, so that none is still in the
+  /// second-level cache.
   void cached_attention(const AttentionHeads& heads, std::int64_t sequences, std::int64_t rows,
                         std::int64_t keys) {
     const DType type = kernels_.device() == Device::cpu ? DType::float32 : options_.dtype;

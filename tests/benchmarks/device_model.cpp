@@ -42,7 +42,7 @@ std::vector<TokenId> random_tokens(std::int64_t count, std::int64_t vocabulary) 
   return tokens;
 }
 
-/// Returns the elements of the matrices that a row is multiplied with.
+/// Returns the elements of all matrices of a forward.
 double matrix_elements(const TransformerConfig& config, const ParameterTable& table) {
   double elements = 0;
   for (const ParameterEntry& entry : table.entries()) {
@@ -88,12 +88,11 @@ struct DraftPass {
 
 constexpr std::int64_t kWarm = 8;  ///< warm-up passes
 
-/// New tokens of a sequence that measures drafts of 16.
+/// Returns the new tokens that measuring drafts of 16 needs.
 std::int64_t draft_tokens(const DeviceModelOptions& options) {
   return 16 * (options.tokens + kWarm + 1);
 }
 
-/// Returns the seconds of a pass over drafts of 16.
 double seconds_of_draft_pass(const DeviceModelOptions& options, DecodeModel& model,
                              const DraftPass& pass) {
   DecodeEngine engine(model, 1);
@@ -132,7 +131,7 @@ void measure_decoding(const DeviceModelOptions& options, const ParameterTable& t
     if (i == kWarm) {
       begin = Clock::now();
     }
-    // Predictions end on the host, so forwards do not overlap.
+    // A prediction reaches the host before the next forward, so forwards do not overlap.
     const TokenId next = sequence.forward(options.prompt + i, 1);
     if (options.prompt + i + 1 < positions) {
       sequence.set(options.prompt + i + 1, next);
@@ -160,7 +159,7 @@ void measure_decoding(const DeviceModelOptions& options, const ParameterTable& t
     return median(std::move(seconds_of_pass));
   };
   const double one = pass(1);
-  // Without tensor cores so many rows are bound by arithmetic, not memory.
+  // Without tensor cores, arithmetic bounds so many rows, not memory.
   const bool tensor_cores = product_type(options.storage) == DType::bfloat16;
   print_times(fmt::format("{} rows in flight, {}", options.rows_in_flight, weights_name),
               pass(options.rows_in_flight), "1 row", one, tensor_cores ? "1.15 at most" : "none");
@@ -208,7 +207,7 @@ class RandomSamples final : public SampleSource {
   std::vector<PackedSample> samples_;
 };
 
-/// `checked`: with state hashes in every step, the default of a run.
+/// `checked`: hashes the state in every step, as a run does by default.
 void measure_training(const DeviceModelOptions& options, const ParameterTable& table,
                       TensorView weights, KernelSet& kernels, const Communicator& comm,
                       bool checked) {

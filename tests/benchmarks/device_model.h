@@ -24,9 +24,8 @@ struct DeviceModelOptions {
   std::int64_t rows_in_flight = 64;  ///< of one sequence in a forward, compared with one
 };
 
-/// Measures a whole random model on a device: greedy decoding against memory, a forward of many
-/// rows against one row, training against the products' peak. Prints rows of device_rows.h.
-/// Collective if training.
+/// Measures a random model on a device: greedy decoding against memory, many rows against one row,
+/// training against the products' peak. Prints rows of device_rows.h. Collective if training.
 void run_device_model(const DeviceModelOptions& options, const Communicator* comm);
 
 }  // namespace jforge

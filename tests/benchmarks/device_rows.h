@@ -28,7 +28,7 @@ inline std::string storage_name(WeightStorage storage) {
       ->first;
 }
 
-/// Returns decoding's operand type: tensor cores take bfloat16; lanes widen it to float32.
+/// Returns decoding's operand type: tensor cores take bfloat16, lanes float32.
 inline DType product_type(WeightStorage storage) {
   return storage == WeightStorage::bfloat16_arithmetic ? DType::bfloat16 : DType::float32;
 }
@@ -66,8 +66,7 @@ inline void print_times(const std::string& what, double seconds, const std::stri
   std::fflush(stdout);
 }
 
-/// Returns the seconds of a `work()` on the kernels' queue, the best of three warm runs of
-/// `repetitions`.
+/// Returns the seconds of one `work()` on the kernels' queue, the best of three warm runs.
 template <class Work>
 double seconds_of(KernelSet& kernels, int repetitions, const Work& work) {
   using Clock = std::chrono::steady_clock;

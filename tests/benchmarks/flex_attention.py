@@ -11,7 +11,7 @@ import torch
 import torch._functorch.config
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-BLOCK, WINDOW = 32, 8  # tokens of a block; blocks of a noise window
+BLOCK, WINDOW = 32, 8  # tokens of a block; blocks of a window
 
 
 def row_bounds(samples, prompt, blocks):
@@ -83,7 +83,7 @@ def main():
     options = parser.parse_args()
     print(f"- PyTorch {torch.__version__}, {torch.cuda.get_device_name() if options.device == 'cuda' else 'CPU'}\n\n"
           "| measurement | figure | bound | ratio |\n| --- | --- | --- | --- |")
-    torch._functorch.config.donated_buffer = False  # backward is repeated over one forward
+    torch._functorch.config.donated_buffer = False  # backward runs many times after one forward
     if options.tiny:
         measure(options, 4, 2, 64, 1, 16, 2)
     else:

@@ -46,7 +46,7 @@ BFloat16s rounded(const Floats& values) {
   return result;
 }
 
-/// Returns the processor time of `work` per thread: with one thread, other load does not count.
+/// Returns `work`'s processor time per thread: with one thread, other load does not count.
 template <class Work>
 double processor_seconds(const Work& work) {
   const std::clock_t begin = std::clock();
@@ -118,9 +118,9 @@ void onednn_sgemm(benchmark::State& state) {
   report_flops(state, 2.0 * static_cast<double>(m * n * k));
 }
 
-/// A training product in float32, by oneDNN and in bfloat16 (float32 weight gradient), turn by
-/// turn, so that other load slows all. Arguments: which (0 forward, 1 input gradient, 2 weight
-/// gradient), rows, outputs, inputs.
+/// Measures a training product in float32, by oneDNN and in bfloat16, turn by turn, so that other
+/// load slows all. Arguments: 0 forward, 1 input gradient, 2 weight gradient (float32); rows,
+/// outputs, inputs.
 void training_product(benchmark::State& state) {
   const std::int64_t which = state.range(0);
   const std::int64_t m = state.range(1);
@@ -185,7 +185,7 @@ void training_product(benchmark::State& state) {
   state.counters["speed against oneDNN"] = fastest_theirs / fastest;
 }
 
-/// The Qwen2.5-0.5B layer over 2048 rows, and a part of its head.
+/// The Qwen2.5-0.5B layer over 2048 rows and part of its head.
 void training_shapes(benchmark::internal::Benchmark* benchmark) {
   for (const std::int64_t which : {0, 1, 2}) {
     benchmark->Args({which, 2048, 896, 896});
@@ -218,7 +218,7 @@ BENCHMARK(invariant_linear)->Apply(invariant_shapes);
 BENCHMARK(onednn_sgemm)->Apply(product_shapes);
 BENCHMARK(training_product)->Apply(training_shapes);
 
-/// Argument: M; vocabulary and width of a 0.5B model.
+/// Argument: M; a 0.5B model's vocabulary and width.
 void invariant_argmax(benchmark::State& state) {
   const std::int64_t m = state.range(0);
   const std::int64_t v = 32768;
@@ -483,8 +483,8 @@ class TrainingTensors {
       v_gradient_, sums_, hidden_, hidden_gradient_, head_, head_gradient_;
 };
 
-/// A training step's work besides its products, in float32 and bfloat16 turn by turn. Argument: 0
-/// and 1 norm and its backward, 2 and 3 SwiGLU, 4 rotation, 5 and 6 attention, 7 loss.
+/// Measures a training step's other work in float32 and bfloat16 turn by turn. Argument: 0 and 1
+/// norm and its backward, 2 and 3 SwiGLU, 4 rotation, 5 and 6 attention, 7 loss.
 void mixed_precision(benchmark::State& state) {
   const auto kernels = make_cpu_kernel_set();
   TrainingTensors full(*kernels, DType::float32);

@@ -1,6 +1,6 @@
-/// The lease queue under 4,096 simulated workers and 450,000 prompts, with slow workers and deaths:
-/// how near a generating phase ends to the optimum, for several lease lengths. Only the queue
-/// itself runs in real time.
+/// Runs the lease queue under 4,096 simulated workers and 450,000 prompts, with slow workers and
+/// deaths. Prints how near to the optimum a generating phase ends, for several lease lengths. Only
+/// the queue itself runs in real time.
 ///
 ///   lease_simulation [RANKS [PROMPTS]]
 

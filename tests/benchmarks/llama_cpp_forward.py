@@ -78,7 +78,7 @@ def write_model(path, layers, vocabulary, matrix_type):
 
 
 class LlamaModel:
-    """A GGUF file, ready for passes after PROMPT tokens."""
+    """A GGUF model in llama.cpp that has read PROMPT tokens."""
 
     def __init__(self, path, threads, vocabulary):
         model_settings = llama_cpp.llama_model_default_params()
@@ -122,7 +122,7 @@ class LlamaModel:
 
 
 def our_passes_per_second(options):
-    """Returns {(rows, type): passes/s}, medians of one run of model_benchmark."""
+    """Returns {(rows, type): passes/s}, medians of a run of model_benchmark."""
     command = [options.model_benchmark, "--shape", "qwen2.5-0.5b", "--only", "storage", "--layers", options.layers,
                "--vocabulary", options.vocabulary, "--prompt", PROMPT, "--warmup", 1, "--tokens", options.passes,
                "--repetitions", 1, "--read-megabytes", 64]

@@ -43,7 +43,7 @@ double sgemm_peak(dnnl_dim_t size, int repetitions) {
 
 using Line = std::uint64_t __attribute__((vector_size(64)));
 constexpr std::int64_t kLineWords = sizeof(Line) / sizeof(std::uint64_t);
-/// Streams of a thread: a single one would leave the memory idle between requests.
+/// Streams of a thread: with a single one, memory idles between requests.
 constexpr std::int64_t kStreams = 8;
 
 /// `lines` is a multiple of kStreams.
@@ -84,7 +84,7 @@ ReadArray::ReadArray(int megabytes)
     : share_((static_cast<std::int64_t>(megabytes) << 20) /
              (omp_get_max_threads() * kStreams * std::int64_t{sizeof(Line)}) * kStreams),
       count_(share_ * omp_get_max_threads() * kLineWords),
-      // Not a vector, which would touch every page from one thread.
+      // A vector would touch every page from one thread.
       data_(static_cast<std::uint64_t*>(std::aligned_alloc(
           sizeof(Line), static_cast<std::size_t>(count_) * sizeof(std::uint64_t)))) {
   expect(data_ != nullptr, "no memory for the array that is read");

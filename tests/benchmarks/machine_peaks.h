@@ -1,6 +1,6 @@
 #pragma once
 
-/// The machine's limits, measured in the process of the compared figures.
+/// Limits of the machine, measured in the process of the compared figures.
 
 #include <cstdint>
 #include <memory>
@@ -32,14 +32,14 @@ struct MachinePeaks {
   [[nodiscard]] double sgemm() const { return sgemm_1024 > sgemm_2048 ? sgemm_1024 : sgemm_2048; }
 };
 
-/// Returns the best of `repetitions` ≥ 1 runs. Allocates `read_megabytes` meanwhile.
+/// Returns the best of `repetitions` ≥ 1 runs. Allocates `read_megabytes`.
 [[nodiscard]] MachinePeaks measure_peaks(int repetitions, int read_megabytes);
 
-/// Returns the better of each figure, because other load only ever slows a measurement.
+/// Returns the better of each figure, because other load only slows.
 [[nodiscard]] MachinePeaks best_of(const MachinePeaks& a, const MachinePeaks& b);
 
-/// Returns `rate` / `peak`; nothing if the peak is unknown (0) or exceeded, which shows that it was
-/// measured on a busy machine.
+/// Returns `rate` / `peak`; nothing if the peak is unknown (0) or exceeded, which shows a busy
+/// machine.
 [[nodiscard]] inline std::optional<double> share_of_peak(double rate, double peak) {
   return peak > 0 && rate <= peak ? std::optional(rate / peak) : std::nullopt;
 }

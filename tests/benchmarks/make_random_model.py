@@ -40,8 +40,8 @@ def tensor_shapes(hidden, layers):
     for layer in range(layers):
         prefix = f"model.layers.{layer}."
         attention = prefix + "self_attn."
-        # One key/value head. Matrices have about unit gain, so that the residual stream leaves its token; otherwise
-        # every answer would repeat the prompt's last token.
+        # One key/value head. About unit gain, so that the residual stream leaves its token; else every answer would
+        # repeat the prompt's last one.
         for name, rows, columns in (("q_proj", hidden, hidden), ("k_proj", head, hidden), ("v_proj", head, hidden),
                                     ("o_proj", hidden, hidden)):
             shapes[f"{attention}{name}.weight"] = ((rows, columns), 2 / math.sqrt(columns))

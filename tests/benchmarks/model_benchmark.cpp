@@ -98,7 +98,7 @@ std::vector<TokenId> random_tokens(std::int64_t count, std::int64_t vocabulary) 
   return tokens;
 }
 
-/// Records time and allocations after each forward, without allocating.
+/// Records time and allocations after each forward; allocates nothing.
 class ObservedModel final : public DecodeModel {
  public:
   struct Mark {
@@ -129,7 +129,7 @@ class ObservedModel final : public DecodeModel {
   std::vector<Mark> marks_;
 };
 
-/// Bytes that a forward of one row reads: all matrices, without an untied embedding.
+/// Returns the bytes that a forward of one row reads: all matrices, without an untied embedding.
 double streamed_bytes(const TransformerConfig& config, const ParameterTable& table) {
   double elements = 0;
   for (const ParameterEntry& entry : table.entries()) {
@@ -182,7 +182,7 @@ struct StorageFigures {
 
 struct StorageMeasurement {
   std::vector<StorageFigures> figures;
-  std::vector<double> reads;  ///< ReadArray's bytes/s in every turn
+  std::vector<double> reads;  ///< bytes/s of ReadArray in every turn
 };
 
 /// Rounds every matrix, so that all storages hold the same values.
@@ -192,8 +192,8 @@ void round_to_bfloat16(TensorView weights) {
   }
 }
 
-/// Passes of 1 to 128 rows after the prompt. Each turn has one of every kind and a read of an
-/// array, because memory's speed changes with other load.
+/// Measures passes of 1 to 128 rows. Every turn has one of each kind and a read of an array,
+/// because memory's speed changes with other load.
 StorageMeasurement measure_storage(const BenchmarkOptions& options, const ParameterTable& table,
                                    TensorView weights, KernelSet& kernels) {
   constexpr std::array<std::int64_t, 6> kRows{1, 4, 8, 16, 32, 128};
@@ -279,7 +279,6 @@ std::vector<PackedSample> training_samples(std::int64_t rows, std::int64_t vocab
   return samples;
 }
 
-/// The method's default, which write_batch() names.
 PackingOptions packing() {
   return {.mask = MaskKind::noise,
           .reduction = LossReduction::token_mean,
@@ -290,8 +289,7 @@ float sample_weight(std::span<const PackedSample> samples) {
   return 1.0F / static_cast<float>(samples.size());
 }
 
-/// Writes the samples as `jforge probe loss --packed` takes them, the packing and the results, for
-/// a comparison with other programs.
+/// Writes the batch as `jforge probe loss --packed` takes it, and the results, for other programs.
 void write_batch(const std::string& path, std::span<const PackedSample> samples) {
   const PackedBatch batch = pack_samples(samples, packing(), sample_weight(samples));
   nlohmann::json json{{"mask", "noise"},
@@ -380,7 +378,7 @@ void training_step(const BenchmarkOptions& options, std::span<const PackedSample
   figures.optimizer_seconds += seconds_between(time_2, time_3) / steps;
 }
 
-/// Steps of each type turn by turn, so that other load slows all.
+/// Steps the types turn by turn, so that other load slows all.
 std::vector<TrainingFigures> measure_training(const BenchmarkOptions& options,
                                               const ParameterTable& table, TensorView weights,
                                               KernelSet& kernels, const Communicator& comm) {
@@ -449,7 +447,7 @@ std::string per_unit(const AllocationCount& count, std::int64_t units) {
                      static_cast<double>(count.bytes) / static_cast<double>(units));
 }
 
-/// Returns the sources' commit with "-dirty" if they differ from it.
+/// Returns the sources' commit, with "-dirty" if they differ.
 std::string source_commit() {
   std::FILE* const git =
       popen("git -C '" JFORGE_SOURCE_DIRECTORY "' describe --always --dirty 2>/dev/null", "r");

@@ -201,8 +201,8 @@ def pack_sample(sample, packing):
 
 
 def pack(samples, packing, shape, dtype):
-    """Returns a batch' tensors; a sample adds sample_loss / number of samples. All samples need the same layout,
-    because PyTorch's batch dimension separates them."""
+    """Returns tensors of a batch; a sample adds sample_loss / number of samples. Samples have one layout, because
+    PyTorch's batch dimension separates them."""
     packed = [pack_sample(sample, packing) for sample in samples]
     layout = packed[0]
     for other in packed:
@@ -251,8 +251,8 @@ def read_tensors(path):
 
 
 def check_golden():
-    """Compares losses and gradients with the golden values of golden_test. Returns their number and the largest
-    relative differences of a loss and of a gradient (L2)."""
+    """Compares losses and gradients with golden_test's values. Returns their number and the largest relative
+    differences of a loss and of a gradient (L2)."""
     worst_loss, worst_gradient, cases = 0, 0, 0
     for path in sorted(GOLDEN.glob("*/loss_*.safetensors")):
         if json.loads((path.parent / "config.json").read_text())["model_type"] != "qwen2":
@@ -286,7 +286,7 @@ def check_golden():
 # ---- the steps -------------------------------------------------------------------------------------------------------
 
 class PyTorch:
-    """A model with its optimizer, with the settings of model_benchmark's step."""
+    """A model and its optimizer, with the settings of model_benchmark's step."""
 
     def __init__(self, shape, batch):
         self.shape, self.batch = shape, batch
@@ -296,7 +296,7 @@ class PyTorch:
                                            fused=True)
 
     def first_step(self, function, dtype):
-        """Starts from the initial weights, so that all variants' first losses are of the same model."""
+        """Starts from the initial weights, so that all variants' first losses compare."""
         with torch.no_grad():
             for name, value in self.masters.items():
                 value.copy_(self.initial[name])
@@ -333,7 +333,8 @@ class Ours:
                 "--steps", o.steps, "--repetitions", 2, "--read-megabytes", 64]
 
     def run(self):
-        """Returns seconds of a step and first losses of float32 and bfloat16. All runs must have the same batch."""
+        """Returns seconds of a step and first losses of float32 and bfloat16. Requires: all runs have the same
+        batch."""
         words = [self.options.model_benchmark, *self.command()[1:], "--batch-out", self.batch_file]
         text = subprocess.run([str(word) for word in words], env=self.environment, check=True, stdout=subprocess.PIPE,
                               text=True).stdout
@@ -374,8 +375,8 @@ def cpu_name():
 
 
 def check_first_losses(ours, theirs):
-    """Weights differ but have one distribution, so the losses over many rows must be close, also in bfloat16, which has
-    no golden values."""
+    """The weights have one distribution, so losses over many rows must be close, also in bfloat16, which has no golden
+    values."""
     for name in theirs:
         mine = ours[name.split()[-1]][1]
         if any(abs(a / b - 1) > 0.05 for a, b in zip(theirs[name], mine)):

@@ -37,20 +37,18 @@ def records(path):
 
 
 def docstring(prompt):
-    """Returns the text of a HumanEval prompt without code and examples."""
+    """Returns a HumanEval prompt without code and examples."""
     found = re.search(r"(\"\"\"|''')(.*?)(>>>|Example|\1)", prompt[prompt.rfind("def "):], re.DOTALL)
     return found.group(2) if found else prompt
 
 
 def tested_mbpp(data):
-    """Returns the numbers of the tested MBPP tasks."""
     plus = {int(record["task_id"].split("/")[1]) for record in records(os.path.join(data, "mbpp/MbppPlus.jsonl.gz"))}
     sanitized = {record["task_id"] for record in records(os.path.join(data, "mbpp/sanitized-mbpp.json"))}
     return plus | sanitized | set(range(11, 511))
 
 
 def test_problems(data):
-    """Returns the texts of all test problems."""
     def at(name):
         return records(os.path.join(data, name))
 
@@ -63,7 +61,7 @@ def test_problems(data):
 
 
 class TestTexts:
-    """Detects texts that contain a test problem."""
+    """Finds texts that contain a test problem."""
 
     def __init__(self, problems, window):
         self.window = window

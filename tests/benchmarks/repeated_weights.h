@@ -13,14 +13,14 @@ namespace jforge {
 
 inline constexpr std::size_t kDrawnWeights = 1'000'003;
 
-/// Like initialise_weights(), but draws only a million numbers, which saves minutes for large
-/// models. Their number is prime, so that no two rows of a matrix are equal.
+/// Draws only a million numbers, unlike initialise_weights(), which takes minutes for large models.
+/// Their number is prime, so that no two rows of a matrix are equal.
 inline void repeat_weights(const ParameterTable& table, TensorView flat) {
   std::vector<float> drawn(kDrawnWeights);
   std::mt19937 generator(1);
   std::normal_distribution<float> normal(0, 0.02F);
   std::ranges::generate(drawn, [&] { return normal(generator); });
-  // In parallel, because one thread takes half a minute for 7 billion numbers.
+  // In parallel: one thread takes half a minute for 7 billion numbers.
   constexpr std::int64_t kPiece = std::int64_t{1} << 20;
   const auto clear = [&](std::int64_t piece) {
     const std::int64_t begin = piece * kPiece;

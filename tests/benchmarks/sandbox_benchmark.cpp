@@ -1,5 +1,5 @@
-// Cost of the code sandbox: time per program beyond the interpreter's start, and HumanEval's 164
-// canonical solutions graded by a pool. sandbox_benchmark [DATA [JOBS]]
+// Cost of the code sandbox per program beyond the interpreter's start, and of a pool grading
+// HumanEval's 164 canonical solutions. sandbox_benchmark [DATA [JOBS]]
 
 #include <fmt/format.h>
 #include <spawn.h>

@@ -59,7 +59,7 @@ every_steps = 1000000
 
 
 def real_lines():
-    """Yields the distinct lines of the real prompts, cut to about PROMPT_BYTES at a word."""
+    """Yields distinct lines of real prompts, cut at a word to about PROMPT_BYTES."""
     seen = set()
     for path in sorted(itertools.chain.from_iterable(DATA.glob(pattern) for pattern in SOURCES)):
         with gzip.open(path, "rt", encoding="utf-8") as records:
@@ -73,7 +73,7 @@ def real_lines():
 
 
 def write_prompts(path, count):
-    """Writes distinct lines, then repeats them numbered. Returns the number of distinct lines."""
+    """Writes distinct lines, then numbered repeats. Returns the number of distinct ones."""
     lines = list(itertools.islice(real_lines(), count))
     if not lines:
         raise SystemExit(f"scale_run.py: no prompts under {DATA}; set JFORGE_TEST_DATA")
@@ -129,7 +129,7 @@ class Phase:
             time.sleep(0.01 if time.monotonic() - self.begin < 5 else 0.1)
 
     def find_ranks(self):
-        """The ranks are children of mpirun, which replaced the script."""
+        """Ranks are children of mpirun, which replaced the script."""
         try:
             children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         except OSError:
@@ -171,7 +171,7 @@ class Phase:
     def opened(self):
         if not self.counts:
             return None
-        # The library writes no file if it has counted nothing.
+        # The library writes no file if it counted nothing.
         lines = self.counts.read_text(encoding="ascii").splitlines() if self.counts.exists() else ["open 0"]
         return dict(line.split() for line in lines)["open"]
 

@@ -32,8 +32,8 @@ stage() {
   touch "$work/done/$name"
 }
 
-# take_round_1 DONOR RUN: the run directory RUN begins with the prompts and first trajectories of DONOR. A start sets
-# shards of other settings aside, by the hash in each.
+# take_round_1 DONOR RUN: gives RUN the prompts and first trajectories of DONOR. A start sets shards of other settings
+# aside, by the hash in each.
 take_round_1() {
   if [ -e "$2/prompts.h5" ] || [ ! -e "$1/round-1/generation.json" ]; then
     return 0

@@ -59,7 +59,7 @@ def accuracy_under_parallelism(pairs, best, alpha=ALPHA):
 
 
 def repetition(text):
-    """Returns the share of the text's runs of four words or signs that occurred before."""
+    """Returns the share of runs of four words or signs that occurred before."""
     parts = re.findall(r"\w+|[^\w\s]", text)
     runs = [tuple(parts[i:i + 4]) for i in range(len(parts) - 3)]
     return 1 - len(set(runs)) / len(runs) if runs else 0
@@ -74,7 +74,7 @@ def read_lines(path):
 
 
 def file_name(label):
-    """Converts a task's label as the evaluation's file names do."""
+    """Converts a task's label like the evaluation's file names."""
     return re.sub(r"[^A-Za-z0-9._=+-]", "-", label)
 
 
@@ -91,7 +91,7 @@ def write_answers(options):
 
 
 def fidelity(directory):
-    """Returns by problem: text, repetition, number of tokens and sum of log-probabilities."""
+    """Returns by problem: text, repetition, tokens, sum of log-probabilities."""
     found = {}
     lines = read_lines(directory / "likelihood.jsonl")
     for answer, line in zip(read_lines(directory / "answers.jsonl"), lines, strict=True):
@@ -165,7 +165,7 @@ def speed_remarks(rows):
 
 
 def task_rows(results):
-    """Returns (model, method, block size, figures) of a task, greedy decoding first."""
+    """Returns a task's (model, method, block size, figures), greedy decoding first."""
     rows = []
     for arm, sweeps in results.items():
         for method, sweep in sweeps.items():
@@ -193,7 +193,7 @@ def task_section(label, results):
     for arm, sweeps in results.items():
         for method, sweep in sweeps.items():
             points = [sweep["baseline"], *sweep["points"]]
-            # An answer that ends with its first token takes no forward.
+            # An answer that ends with its first token needs no forward.
             score = accuracy_under_parallelism([(one["tpf"], 100 * one["accuracy"]) for one in points if one["tpf"] is not None],
                                                best)
             lines.append(f"| {title(arm)} | {method} | {score:.1f} |")
@@ -251,7 +251,7 @@ def read_ablations(work):
     arms, best = {}, 0
     for folder in folders:
         sweeps = {method: json.loads((folder / f"{method}.json").read_text("utf-8")) for method in ("jacobi", "mr")}
-        # "noise-linear@120.2" is the arm's run of 120 steps with seed 2.
+        # "noise-linear@120.2": 120 steps, seed 2.
         arm, seed = re.fullmatch(r"(base|.*@\d+)(?:\.(\d+))?", folder.name).groups()
         arms.setdefault(arm, {})[seed] = sweeps
         best = max([best, *(100 * one["accuracy"] for sweep in sweeps.values() for one in [sweep["baseline"], *sweep["points"]])])
@@ -275,7 +275,7 @@ def half_interval(values):
 
 
 def ratio_cell(ratios):
-    """Geometric mean with its 95 % interval, from the logarithms."""
+    """Geometric mean and its 95 % interval, from logarithms."""
     logs = [math.log(ratio) for ratio in ratios]
     middle = statistics.mean(logs)
     if len(logs) < 2:
@@ -285,13 +285,13 @@ def ratio_cell(ratios):
 
 
 def difference_cell(differences):
-    # Differences are whole points of a hundred problems, so equal seeds give no interval.
+    # Differences are whole points of a hundred problems; equal seeds give no interval.
     half = f" ± {half_interval(differences):.1f}" if len({round(one, 6) for one in differences}) > 1 else ""
     return f"{statistics.mean(differences):+.1f}{half}"
 
 
 def write_ratios(arms, blocks, reference):
-    """Prints every arm against the reference after the same number of steps, seed by seed."""
+    """Prints every arm against the reference with the same steps, seed by seed."""
     print(f"\n## Against {reference} after as many steps\n\nSteps are those of the first round, unless an arm's name says "
           f"otherwise: two rounds train more. Of each seed the arm's tokens per forward over {reference}'s: "
           "geometric mean, and with several seeds its 95 % interval (Student's t of the logarithms, paired by seed); accuracy: "
@@ -345,7 +345,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 
 
 def write_picture(options):
-    """Draws mean accuracy over mean TPF of every arm at one block size; a line joins its numbers of steps."""
+    """Draws mean accuracy over mean TPF of each arm at one block size; lines join an arm's numbers of steps."""
     arms, _ = read_ablations(pathlib.Path(options.work))
     curves = {}
     for arm, runs in arms.items():

@@ -116,7 +116,7 @@ stage_finetune() {
     --set "finetune.files=[\"$work/data/train.jsonl.gz\"]" "${finetune_extra[@]}"
 }
 
-# Prints an arm's differences from the configuration, and the arm that its first trajectories can come from.
+# Prints an arm's differences from the configuration, and the arm whose first trajectories it can take.
 settings_of() {
   local round rounds=(1 ${second_steps:+2})
   case $1 in
@@ -155,7 +155,7 @@ evaluate() {
   for method in $methods; do
     axis="block_size=$(block_list)"
     [ "$method" != lookahead ] || axis="lookahead_window=[15]"
-    # AR's answers are decoded once; its speed is measured with each method.
+    # AR's answers are decoded once; its speed is measured beside each method.
     run sweep "$config" --model "$directory" --name "$name" --out "$work/evaluation/$name" \
       --set "sweep.method=$method" --set "sweep.$axis" --set "evaluate.tasks=$tasks" \
       --set "evaluate.data=$tested" --set "evaluate.limit=$limit" "${extra[@]}"

@@ -1,7 +1,7 @@
-/// Generation of trajectories with random weights: a batch of prompts against single prompts, and
-/// all blocks of a prompt at once against one after another. Both share a model and alternate by
-/// forward, so that other load slows both. Prints Markdown. --device cuda: positions per second of
-/// both ways on a device, against its data sheet.
+/// Generation of trajectories with random weights: many prompts against single ones, all blocks of
+/// a prompt at once against one after another. Both share a model and alternate by forward, so that
+/// other load slows both. Prints Markdown. --device cuda: positions per second on a device, against
+/// its data sheet.
 
 #include <fmt/format.h>
 #include <omp.h>
@@ -107,7 +107,7 @@ class Contestant {
   [[nodiscard]] double tokens_per_second() const {
     return static_cast<double>(counts().block_tokens) / seconds;
   }
-  /// Returns the rows per block, without prompts.
+  /// Returns rows per block, without prompts.
   [[nodiscard]] double rows_per_block(std::int32_t block_size) const {
     return static_cast<double>(counts().decoder.rows - counts().decoder.prefill_rows) * block_size /
            static_cast<double>(counts().block_tokens);
@@ -122,7 +122,7 @@ class Contestant {
   std::size_t next_ = 0;
 };
 
-/// The one with less time so far makes the next forward.
+/// The contestant with less time so far makes the next forward.
 void run_in_turns(Contestant& left, Contestant& right) {
   while (!left.done() || !right.done()) {
     const bool first = right.done() || (!left.done() && left.seconds <= right.seconds);
@@ -224,7 +224,7 @@ void compare_methods(const BenchmarkOptions& options, const Weights& weights) {
   }
 }
 
-/// Measures forwarded positions of a batch on a device, by each way of making trajectories.
+/// Measures forwarded positions on a device, by each way of making trajectories.
 void measure_positions(const BenchmarkOptions& options, const Weights& weights) {
   constexpr std::int32_t kBlockSize = 32;
   double matrices = 0;

@@ -1,6 +1,6 @@
 #pragma once
 
-/// A process' emulated device, shared by the replaced CUDA libraries.
+/// The process's emulated device, shared by the replaced CUDA libraries.
 
 #include <cstddef>
 #include <functional>

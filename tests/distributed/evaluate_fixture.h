@@ -42,7 +42,7 @@ namespace fs = std::filesystem;
 
 inline constexpr std::int64_t kProblems = 19;
 
-/// A small benchmark, a random model and its tokenizer, evaluated by all ranks into one directory.
+/// A small benchmark, a random model and its tokenizer, evaluated by all ranks.
 class EvaluateTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -75,8 +75,8 @@ class EvaluateTest : public ::testing::Test {
   [[nodiscard]] static bool root() { return test_world().rank() == 0; }
   [[nodiscard]] static Rank last_rank() { return test_world().size() - 1; }
 
-  /// Arms `fault` for the `sample`-th sample of `rank` and returns it. The other ranks ask for
-  /// leases three seconds later, because whoever asks first gets them.
+  /// Arms `fault` for `rank`'s `sample`-th sample and returns it. The other ranks ask for leases
+  /// three seconds later, because early askers get them.
   static std::string arm_alone(std::string_view fault, Rank rank, int sample) {
     const Rank here = test_world().rank();
     std::string armed = fmt::format("{}@evaluate:{}:{}", fault, rank, sample);
@@ -141,7 +141,7 @@ class EvaluateTest : public ::testing::Test {
         .get<std::vector<std::string>>();
   }
 
-  /// Decodes problem by problem in a model with one slot, the reference for any evaluation.
+  /// Decodes one problem after another, the reference for any evaluation.
   std::vector<SampleRecord> reference(const std::string& method_name) {
     TaskEncoder encoder(path_ / "model", {.force_chatml = true});
     const ProblemSet set =
@@ -177,7 +177,7 @@ class EvaluateTest : public ::testing::Test {
     return records;
   }
 
-  /// The merged file of these records, with the existing file's settings.
+  /// Returns the merged file of these records, with the existing file's settings.
   [[nodiscard]] std::string merged_text(std::vector<SampleRecord> records,
                                         const std::string& settings) const {
     std::string text;
@@ -188,7 +188,7 @@ class EvaluateTest : public ::testing::Test {
     return text;
   }
 
-  /// Expects this error on every rank, with `part` in rank 0's message.
+  /// Expects this error on every rank, and `part` in rank 0's message.
   template <class SomeError>
   void expect_failure(const std::string& output, const std::string& part, bool chatml = true) {
     try {

@@ -1,4 +1,4 @@
-// After stops, failures, crashes and changed settings no sample is lost, repeated or mixed.
+// No stop, failure, crash or changed setting loses, repeats or mixes samples.
 
 #include <functional>
 
@@ -190,7 +190,7 @@ TEST_F(EvaluateTest, AFailureOnOneRankReachesAllAndTheNextCallGoesOn) {
   expect_failure<InternalError>("out", arm_alone("throw", last_rank(), 3));
   const std::int64_t before = samples_of_all_ranks();
   if (root()) {
-    // As after a kill in the middle of a write.
+    // As after a kill within a write.
     const auto part = files("out", "ar").parts().front();
     write_text(part, read_text(part) + "{\"index\": 3, \"i");
   }
@@ -208,7 +208,7 @@ TEST_F(EvaluateTest, PartsOfAnotherRankCountCount) {
   const std::string whole = read_text(files("whole", "jacobi").merged());
   const auto records = files("whole", "jacobi").read_merged();
   if (root()) {
-    // Ten samples by three ranks in two attempts, one of them twice.
+    // Ten samples by three ranks in two attempts, one sample twice.
     std::map<fs::path, std::string> parts;
     for (std::int64_t i = 0; i < 10; ++i) {
       const SampleTiming timing{.attempt = i < 6 ? 1 : 4,
@@ -230,10 +230,10 @@ TEST_F(EvaluateTest, PartsOfAnotherRankCountCount) {
   ASSERT_TRUE(evaluate("out"));
   EXPECT_EQ(samples_of_all_ranks(), kProblems - 10);
   EXPECT_EQ(read_text(files("out", "jacobi").merged()), whole);
-  // The figure includes the earlier attempts' time.
+  // The figure includes earlier attempts' time.
   EXPECT_GT(figures("out", "jacobi").at("decode_seconds"), 200.0);
   EXPECT_LT(figures("out", "jacobi").at("decode_seconds"), 260.0);
-  // A speed over several rank counts cannot be compared.
+  // A speed over several rank counts does not compare.
   EXPECT_TRUE(figures("out", "jacobi").at("ranks").is_null());
   EXPECT_EQ(figures("out", "jacobi").at("batch_prompts"), config_.batch_prompts);
   EXPECT_EQ(figures("whole", "jacobi").at("ranks"), test_world().size());
@@ -269,7 +269,7 @@ TEST_F(EvaluateTest, ACrashBetweenSummaryAndCleaningLeavesNothingBehind) {
   test_world().barrier();
   ASSERT_TRUE(evaluate("out"));
   EXPECT_THAT(files("out", "ar").parts(), IsEmpty());
-  // Also after a crash between the merged file of other settings and their figures, and a return.
+  // Also after a crash left the merged file of other settings without its figures.
   config_.limit = 5;
   ASSERT_TRUE(evaluate("other"));
   const std::string whole = read_text(files("out", "ar").merged());

@@ -104,7 +104,7 @@ TEST_F(SpeedTest, EveryMethodIsWarmedUpAndRepeatsTakeOtherProblems) {
   ASSERT_TRUE(evaluate("out", methods));
   expect_whole("out");
   // Five problems for the plan, a batch of one and one of two, then three repeats of three problems
-  // for each batch size; the first problem follows the fifth.
+  // per batch size; after the fifth the first follows.
   std::vector<PromptId> expected;
   for (const int index :
        {0, 1, 2, 3, 4, 0, 0, 1, 0, 1, 2, 0, 1, 2, 3, 4, 0, 3, 4, 0, 1, 2, 3, 1, 2, 3}) {
@@ -131,7 +131,7 @@ TEST_F(SpeedTest, AStopOrFailureLosesAndDoublesNothing) {
     clear_stop_request();
     test_world().barrier();
     if (root()) {
-      // As after a kill in the middle of a write.
+      // As after a kill within a write.
       write_text(files(output, "ar").speed(), before + "{\"settings\": \"");
     }
     test_world().barrier();

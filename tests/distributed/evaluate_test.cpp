@@ -14,7 +14,7 @@ using ::testing::IsEmpty;
 TEST_F(EvaluateTest, EveryRankCountAndBatchSizeGivesTheReference) {
   const auto ar = reference("ar");
   const auto jacobi = reference("jacobi");
-  // The test needs completions of different length and kind.
+  // The test needs completions of several lengths and kinds.
   ASSERT_THAT(ar, Contains(::testing::Field(&SampleRecord::stopped_by_eos, true)));
   ASSERT_THAT(ar, Contains(::testing::Field(&SampleRecord::stopped_by_eos, false)));
   std::int64_t tokens = 0;
@@ -260,7 +260,7 @@ TEST_F(EvaluateTest, BadInputFailsOnEveryRankWithItsName) {
   config_.tasks = {"chess"};
   expect_failure<ConfigError>("out", "chess");
   config_ = good;
-  // Names the first problem whose prompt leaves too few of the model's 512 positions.
+  // Names the first problem whose prompt leaves too little of the model's 512 positions.
   config_.max_new_tokens = 512;
   expect_failure<DataError>("out", "gsm8k/0");
   config_ = good;
@@ -292,7 +292,7 @@ TEST_F(EvaluateTest, TheClockShowsPhasesAndIsGivenBack) {
                               }},
                              path_ / "out"));
   test_world().barrier();
-  // With several ranks, each sees only phases that it took part in.
+  // Of several ranks, each sees only phases that it took part in.
   if (test_world().size() == 1) {
     EXPECT_THAT(phases, ElementsAre("evaluate base gsm8k ar", "evaluate base gsm8k jacobi"));
   }

@@ -205,7 +205,7 @@ TEST_F(CheckpointResumeTest, ACheckpointOfAnotherWorldSizeResumes) {
   comm_.barrier();
   const Result resumed = train(6, 100);
   EXPECT_EQ(resumed.losses.size(), 3U);
-  // The state's bits do not depend on the world size that wrote it.
+  // The state's bits do not depend on the writer's world size.
   EXPECT_EQ(resumed.weights, whole.weights);
 }
 

@@ -1,5 +1,5 @@
-// Saving by several ranks: the manifest comes last, a failure on one rank fails all, and the
-// previous checkpoint stays.
+// Saving by several ranks: the manifest comes last, one rank's failure fails all, and the previous
+// checkpoint stays.
 
 #include "checkpoints/checkpoint_writer.h"
 
@@ -53,7 +53,8 @@ class CheckpointWriterTest : public ::testing::Test {
     writer.save(training_state(1, step), view(SimulatedState(comm_.size(), seed)));
     writer.finish();
   }
-  /// All ranks agree on the newest checkpoint's step, and it holds the values of `seed`.
+  /// Expects that all ranks agree on the newest checkpoint's step and that it holds the values of
+  /// `seed`.
   void expect_newest(std::int64_t step, int seed) const {
     const CheckpointSearch search = find_newest_checkpoint(comm_, root_.path());
     ASSERT_TRUE(search.newest.has_value());
@@ -91,7 +92,7 @@ TEST_F(CheckpointWriterTest, SavesWhatWasThereAtTheCall) {
   CheckpointWriter writer(comm_, root_.path(), {}, account_);
   SimulatedState state(comm_.size(), 4);
   writer.save(training_state(1, 10), view(state));
-  // The file must hold the values of the call (fault "async save wrote later values").
+  // The file must hold the call's values (fault "async save wrote later values").
   std::fill(state.weights.begin(), state.weights.end(), -1.0F);
   for (auto& moments : {&state.first, &state.second}) {
     for (auto& shard : *moments) {
@@ -115,7 +116,7 @@ TEST_F(CheckpointWriterTest, PollCommitsOnceAllRanksHaveWritten) {
   const SimulatedState state(comm_.size(), 4);
   const auto start = std::chrono::steady_clock::now();
   writer.save(training_state(1, 10), view(state));
-  // The step loop waits only for the copy, not for the nine seconds of delays.
+  // The loop waits only for the copy, not for nine seconds of delays.
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(7));
   EXPECT_FALSE(writer.poll());
   EXPECT_FALSE(
@@ -218,7 +219,7 @@ TEST_F(CheckpointWriterTest, OneValueThatIsNotFiniteIsFoundWhereverItStands) {
   const ShardSlice& longest = *std::max_element(
       slices.begin(), slices.end(),
       [](const ShardSlice& a, const ShardSlice& b) { return a.size() < b.size(); });
-  // At both ends and around the vectors in between.
+  // At both ends and around the borders of vectors.
   for (const std::int64_t at : {std::int64_t{0}, std::int64_t{1}, std::int64_t{4}, std::int64_t{19},
                                 longest.size() / 2, longest.size() - 1}) {
     for (const float bad :

@@ -10,8 +10,8 @@
 
 namespace jforge::test {
 
-/// A directory that all ranks share. Construction and destruction are collective; rank 0 makes and
-/// removes it.
+/// A directory of all ranks; rank 0 makes and removes it. Construction and destruction are
+/// collective.
 class SharedDirectory {
  public:
   SharedDirectory(const Communicator& comm, const std::string& name) : comm_(comm) {

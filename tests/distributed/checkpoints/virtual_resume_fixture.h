@@ -105,7 +105,7 @@ class TrainingRank {
         trainer_({shape_, model_.table, *kernels_, comm, account_}, model_.view(),
                  config(setting)) {}
 
-  /// Trains to the last step and returns its loss. Saves under `root` unless it is empty.
+  /// Trains to the last step and returns its loss. Saves under `root` unless empty.
   double train(std::int64_t steps_done, const std::filesystem::path& root, Assembly* saved) {
     TrainPlan plan;
     plan.total_steps = kSteps;
@@ -187,8 +187,8 @@ struct End {
 };
 
 struct SavedRun {
-  State saved;  ///< in memory after kSavedStep, when the checkpoint was made
-  End end;      ///< of the same run, continued without interruption
+  State saved;  ///< after kSavedStep, when the checkpoint was made
+  End end;      ///< of the same run without interruption
 };
 
 inline SavedRun train_and_save(const Setting& setting, const std::filesystem::path& root) {

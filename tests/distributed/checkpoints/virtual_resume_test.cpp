@@ -1,5 +1,5 @@
-// Checkpoints over virtual ranks: any rank count and ZeRO stage reads, bit for bit, what any other
-// wrote, and continues the run.
+// Checkpoints over virtual ranks: any rank count and ZeRO stage reads any other's bits and
+// continues.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ TEST_P(VirtualResume, EveryRankCountAndStageReadsWhatEveryOtherWrote) {
 
 TEST(VirtualResumeGuard, AResumedGuardLeavesOutTheUpdateThatTheRunBeforeDid) {
   const TemporaryDirectory root;
-  // With random samples the third step's gradient exceeds the smaller of the two before.
+  // With random samples the third gradient exceeds the smaller of the two before.
   const SpikeGuardConfig guard{
       .ratio = 1 + 1e-12, .measure = SpikeMeasure::gradient_norm, .window = kSavedStep};
   const Setting setting{.ranks = 2, .stage = 2, .spike_guard = guard};
@@ -86,7 +86,7 @@ TEST(VirtualResumeFailure, ARankThatCannotReadIsEverybodysErrorAndNoWeightChange
   const TemporaryDirectory root;
   static_cast<void>(train_and_save({kRanks, 1, DType::float32}, root.path()));
   const Checkpoint checkpoint = open_checkpoint(checkpoint_under(root.path()));
-  // At the same rank count only rank 1 needs this file.
+  // At the same rank count only rank 1 needs it.
   std::filesystem::remove(checkpoint.directory / shard_file_name(1, kRanks));
   for (const int stage : {0, 1, 2, 3}) {
     SCOPED_TRACE(stage);

@@ -1,7 +1,5 @@
 #pragma once
 
-/// Values of ranks and their expected sums, computed without messages.
-
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -35,7 +33,7 @@ std::vector<T> values_of(Rank rank, std::size_t count, std::uint64_t round = 0) 
   return values;
 }
 
-/// Sum over the ranks in the order that collectives.h promises; bfloat16 in float32, rounded once.
+/// Adds ranks in the order that collectives.h promises; bfloat16 in float32, rounded once.
 template <class T>
 std::vector<T> expected_sum(int ranks, std::size_t count, std::uint64_t round = 0) {
   const auto num_ranks = static_cast<std::size_t>(ranks);

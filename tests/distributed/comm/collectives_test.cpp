@@ -26,7 +26,7 @@ using test::same_bits;
 using test::test_world;
 using test::values_of;
 
-// Empty, one, around the border of the small path, just over one piece, several pieces and a rest.
+// Empty, one, around the small path's border, over one piece, several pieces and a rest.
 constexpr std::size_t kMegabyte = std::size_t{1} << 20;
 template <class T>
 std::vector<std::size_t> sizes() {
@@ -206,8 +206,7 @@ double processor_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// With OMP_WAIT_POLICY=passive ranks share cores: a waiting rank leaves the core to others, also in
-// a duplicate.
+// With OMP_WAIT_POLICY=passive a waiting rank leaves its core to others, also in a duplicate.
 TEST(Waits, TakeNoProcessorTimeWhereTheyArePassive) {
   const Communicator& world = test_world();
   const char* const policy = std::getenv("OMP_WAIT_POLICY");

@@ -1,5 +1,4 @@
-// Collectives over tensor views on a thread of their own, over MPI and bit for bit as on virtual
-// ranks.
+// Collectives on their own thread over MPI give the bits of virtual ranks.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -71,7 +70,7 @@ TEST(HostCollectives, WaitingForALateRankBurnsNoCore) {
   const double cpu_seconds = static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
   EXPECT_LT(cpu_seconds, 0.5);
   EXPECT_EQ(values.back(), static_cast<float>(test_world().size()));
-  // Unless this thread was late and did not have to wait.
+  // Unless this thread came late and did not have to wait.
   if (test_world().rank() == 0 && test_world().size() > 1 && waited.count() > 0.5) {
     EXPECT_GT(collectives->waited_seconds(), waited.count() / 2);
   }
@@ -94,7 +93,6 @@ TEST(HostCollectives, WrongTensorsAreRefusedBeforeAnythingIsQueued) {
   collectives->broadcast(integer_view, 0).wait();
 }
 
-// One rank fails with an operation queued that no other rank queues.
 TEST(HostCollectives, AnErrorsUnwindingDoesNotWaitForRanksThatNeverCome) {
   if (test_world().size() == 1) {
     return;

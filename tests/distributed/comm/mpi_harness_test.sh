@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# mpi_harness_test.sh MPIRUN PROBE: an MPI test program must fail if one rank fails, hangs or goes missing.
+# mpi_harness_test.sh MPIRUN PROBE: an MPI test program must fail if a rank fails, hangs or goes missing.
 set -uo pipefail
 mpirun=$1
 probe=$2

@@ -25,7 +25,7 @@ TensorView view_of(std::span<T> values) {
   return TensorView(values.data(), {static_cast<std::int64_t>(values.size())});
 }
 
-/// Empty, one, beyond the small path, and more than one message per rank.
+/// Empty, one, beyond the small path, and several messages per rank.
 inline std::vector<std::size_t> block_sizes(int ranks) {
   // Every rank draws all values, which costs ranks³ times the size.
   if (ranks > 16) {
@@ -79,7 +79,7 @@ void check_every_operation(const Communicator& comm) {
   check_every_operation<T>(comm, *make_host_collectives(comm));
 }
 
-/// Hundreds of operations run while this thread uses its own communicator.
+/// Runs hundreds of operations while this thread uses its own communicator.
 inline void check_many_queued_operations(const Communicator& comm) {
   const std::size_t operations = comm.size() <= 16 ? 200 : 20;
   const auto collectives = make_host_collectives(comm);
@@ -128,7 +128,7 @@ inline void check_payload(const Communicator& comm) {
   check_payload_of(comm, *make_host_collectives(comm));
 }
 
-/// This rank's results as bytes, to compare real with virtual ranks.
+/// Returns this rank's results as bytes, to compare real with virtual ranks.
 inline std::vector<std::byte> all_results(const Communicator& comm) {
   std::vector<std::byte> bytes;
   const auto keep = [&](auto& values) {

@@ -73,7 +73,7 @@ TEST_P(VirtualRanks, SpanCollectivesEqualTheSerialResult) {
 
 TEST_P(VirtualRanks, BroadcastFromEveryRootInOnePieceAndInMany) {
   run([](const Communicator& comm) {
-    // The longest needs a chain of messages in the smaller worlds.
+    // In smaller worlds the longest needs a chain of messages.
     const std::size_t longest = comm.size() <= 4 ? 1'400'001 : 30'001;
     for (const std::size_t count : {std::size_t{0}, std::size_t{1}, longest}) {
       for (Rank root = 0; root<comm.size(); root += count> 1 ? (comm.size() + 2) / 3 : 1) {
@@ -178,14 +178,13 @@ TEST(VirtualWorldResults, TwoRunsGiveTheSameBits) {
   }
 }
 
-/// With any number of ranks; each sends to one neighbour.
 TEST(ManyRanks, MessagesStayNearOneMegabyte) {
   struct Case {
     int ranks;
     std::size_t block;  ///< floats of one rank's block
     std::size_t least;  ///< average bytes of a message
   };
-  // Three pieces, the last one short; two of half a block, all that there is to send.
+  // Three pieces, the last one short; two of half a block, which is all.
   for (const Case& test : {Case{16, 530'007, 700'000}, Case{64, 40'000, 80'000}}) {
     std::vector<float> input(static_cast<std::size_t>(test.ranks) * test.block);
     for (std::size_t i = 0; i < input.size(); ++i) {
@@ -241,7 +240,7 @@ TEST(ManyRanks, SizesThatRanksDoNotDivide) {
   }
 }
 
-/// A rank throws before its `step`-th operation while all others are in collectives, some queued.
+/// A rank throws before its `step`-th operation; all others are in collectives, some queued.
 void fail_at(int ranks, Rank failing, int step) {
   std::atomic<int> comm_errors{0};
   try {

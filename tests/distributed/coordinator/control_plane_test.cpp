@@ -32,7 +32,7 @@ LeaseQueue queue_of_all() {
   return {std::move(prompts), {.most = 4, .first = 4}, 0};
 }
 
-// Returns the next lease of the round, or nothing when every prompt is committed.
+// Returns the round's next lease, or nothing when every prompt is committed.
 std::optional<Lease> next_lease(ControlChannel& channel) {
   for (;;) {
     channel.request_lease({kRound, false, false});
@@ -88,7 +88,7 @@ class IdleRanks : public ::testing::Test {
     }
     world_.barrier();
   }
-  /// Holds the idle ranks' requests so long that no answer comes of time alone.
+  /// Holds the idle ranks' requests, so that no answer comes of time alone.
   void start_with_held_requests() {
     start({.hold_seconds = 60});
     if (!worker_) {
@@ -160,7 +160,6 @@ TEST_F(IdleRanks, HearAtOnceOfAStopThatAnotherAsksFor) {
   end(false);
 }
 
-// The last rank shows progress; the others only wait for it.
 TEST(ControlPlane, RanksThatWaitLearnThatTheJobGoesOn) {
   const Communicator& world = test_world();
   PhaseClock clock;
@@ -194,7 +193,7 @@ TEST(ControlPlane, RanksThatWaitLearnThatTheJobGoesOn) {
   control.close(world);
 }
 
-// As for a stopped process: MPI cannot buffer all that is sent to it.
+// As for a stopped process: MPI cannot buffer everything sent to it.
 TEST(Coordinator, ARankThatTakesNoReplyHoldsNoOtherUp) {
   const Communicator& world = test_world();
   Communicator requests = world.duplicate();

@@ -1,5 +1,3 @@
-// A job whose ranks compute on different kinds of device does not start.
-
 #include "workers/job_kernels.h"
 
 #include <fmt/format.h>

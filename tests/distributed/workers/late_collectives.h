@@ -1,7 +1,7 @@
 #pragma once
 
-/// Collectives that keep to the minimum of their contract: a missing wait reads NaN, and inputs are
-/// checked to stay unchanged until an operation is done.
+/// Collectives at the minimum of their contract: a missing wait reads NaN, and inputs must stay
+/// unchanged until an operation is done.
 
 #include <gtest/gtest.h>
 
@@ -17,8 +17,8 @@
 
 namespace jforge::test {
 
-/// An operation's output holds NaN from the call until that operation is waited for. It runs as
-/// late as possible: when it or a later one is waited for. For one user thread.
+/// Output holds NaN until its operation is waited for. An operation runs as late as possible: when
+/// it or a later one is waited for. For one user thread.
 class LateCollectives final : public Collectives {
  public:
   explicit LateCollectives(const Communicator& comm) : inner_(make_host_collectives(comm)) {}
@@ -75,7 +75,7 @@ class LateCollectives final : public Collectives {
     LateCollectives& owner;
     const std::size_t number;
     TensorView output;
-    ConstTensorView watched;  ///< must stay equal to `input` until the operation has run
+    ConstTensorView watched;  ///< must equal `input` until the operation has run
     Bytes input;
     Bytes result;
     std::function<Work(Operation&)> run;
@@ -113,7 +113,7 @@ class LateCollectives final : public Collectives {
     return Work(Event(std::move(operation)));
   }
 
-  /// Ranks run operations in call order, whatever they wait for.
+  /// Operations run in call order, whatever a rank waits for.
   void deliver(std::size_t number) {
     for (; ran_ <= number; ++ran_) {
       Operation& operation = *operations_[ran_];

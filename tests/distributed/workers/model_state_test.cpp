@@ -1,4 +1,4 @@
-// Rank 0 alone reads full weights, which reach every rank; its failure fails all ranks.
+// Only rank 0 reads full weights, which reach every rank; its failure fails all.
 
 #include "workers/model_state.h"
 

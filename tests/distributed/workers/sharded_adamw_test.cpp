@@ -19,7 +19,7 @@ namespace {
 using ::testing::HasSubstr;
 using namespace jforge::test;
 
-/// Gradient of any rank at one step.
+/// Returns any rank's gradient at one step.
 std::vector<float> gradient_of(const ParameterTable& table, int rank, int step, double scale) {
   std::vector<float> gradient(static_cast<std::size_t>(table.flat_size()), 0.0F);
   for (std::size_t e = 0; e < table.entries().size(); ++e) {
@@ -48,7 +48,6 @@ void set_values(KernelSet& kernels, const TensorView& view, const void* values) 
   kernels.queue().synchronize();
 }
 
-/// Flips the lowest bit of the byte at `byte`.
 void flip_bit(KernelSet& kernels, const TensorView& view, std::size_t byte) {
   std::vector<std::byte> bytes = values_of<std::byte>(kernels, view);
   bytes[byte] ^= std::byte{1};
@@ -59,7 +58,6 @@ TensorView writable(const ConstTensorView& view) {
   return {const_cast<void*>(view.raw()), view.dtype(), view.shape(), view.device()};
 }
 
-/// Runs a forward and a backward pass with this gradient.
 void pass(KernelSet& kernels, ParameterStore& store, const ParameterTable& table,
           std::vector<float> gradient) {
   const PassUses uses(table);
@@ -135,7 +133,7 @@ class ShardedAdamWTest : public ::testing::TestWithParam<int> {
   [[nodiscard]] std::vector<float> gradient(const Sharded& sharded, int step, double scale = 1) {
     return gradient_of(sharded.model.table, comm_.rank(), step, scale);
   }
-  /// This rank's shard of a moment; at stage 0 the moment is whole.
+  /// Returns this rank's shard of a moment; at stage 0 the moment is whole.
   [[nodiscard]] std::vector<float> shard_of(const Sharded& sharded, const TensorView& state) const {
     const std::vector<float> values = values_of(*kernels_, state);
     if (sharded.store.sharding().shards_state()) {
@@ -229,8 +227,7 @@ TEST_P(ShardedAdamWTest, MovesAndTakesTheBytesOfTheFormulas) {
   const TrainingMemory memory = training_memory(sharded.model.table, sharding);
   const bool weights_are_the_callers = !sharding.copies_weights(kernels_->device());
   EXPECT_EQ(weights_are_the_callers, kernels_->device() == Device::cpu && GetParam() < 3);
-  // Buffers of a step's sums exist from the start, so that no rank runs out of memory while others
-  // wait.
+  // Buffers of a step's sums exist from the start, so that no rank runs out of memory later.
   EXPECT_GT(sharded.account.live_bytes(MemoryUse::other), 0U);
   EXPECT_LT(sharded.account.peak_bytes(MemoryUse::other), 1000U);
   EXPECT_EQ(static_cast<double>(sharded.account.peak_bytes() -
@@ -333,7 +330,7 @@ TEST_P(ShardedAdamWTest, AFlippedBitInOwnedStateIsFoundByTheNextUpdate) {
         ExitCode::numerical, [&] { static_cast<void>(sharded.step(gradient(sharded, 2))); });
     EXPECT_THAT(message, HasSubstr("rank " + std::to_string(bad) + " ("));
     EXPECT_TRUE(sharded.optimizer.state_in_question()) << "no copy of it may be committed";
-    // At stage 0 the first shard's weights are a replica on the other ranks.
+    // At stage 0 other ranks hold a replica of the first shard's weights.
     EXPECT_THAT(message, HasSubstr(what == "weights" && GetParam() == 0 && bad != 0
                                        ? "its replica of the weights owned by rank 0 differs"
                                        : what + " of shard"));
@@ -416,7 +413,7 @@ TEST_P(ShardedAdamWTest, UnlessToldOtherwiseADeviceChecksStateSeldom) {
   }
 }
 
-/// Flips a bit of rank 0's weights in the replica of rank `bad`.
+/// Flips a bit of rank `bad`'s replica of rank 0's weights.
 void flip_replica(Sharded& sharded, Rank bad) {
   if (sharded.collectives->rank() == bad) {
     sharded.store.wait_for_weights();
@@ -484,13 +481,13 @@ TEST_P(ShardedAdamWTest, LoadReachesAllRanksAndRefusesWrongSizes) {
             .weights[static_cast<std::size_t>(sharded.model.table.shard_range(2, owner).begin)],
         static_cast<float>(owner + 1));
   }
-  // The next checkpoint holds what was loaded.
+  // The next checkpoint holds the loaded state.
   EXPECT_TRUE(std::ranges::equal(shard_of(sharded, sharded.optimizer.first_moment()), shard));
 }
 
 TEST_P(ShardedAdamWTest, GroupsOutOfTurnAreRefused) {
   Sharded sharded = make({});
-  // Before a step begins, the other ranks' waits are unknown.
+  // Before a step, other ranks' waits are unknown.
   EXPECT_THROW(sharded.store.abandon(), InternalError);
   sharded.store.begin_step({});
   EXPECT_THROW(sharded.store.ready(1), InternalError);

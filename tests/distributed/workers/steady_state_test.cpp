@@ -1,5 +1,5 @@
-// Warm training steps and decoding allocate no memory, neither in our code nor in libraries. A
-// program of its own, because it replaces the C library's allocator.
+// Warm training steps and decoding allocate nothing, in our code or in libraries. A program of its
+// own, because it replaces the C library's allocator.
 
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ namespace {
 
 using namespace jforge::test;
 
-/// Large enough for parallel regions in products, attention and the optimizer.
+/// Large enough for parallel regions in all kernels.
 TransformerConfig wide_model() {
   TransformerConfig config = tiny_config();
   config.vocabulary_size = 2048;
@@ -158,7 +158,7 @@ TEST_F(SteadyStateTest, QueuedCollectives) {
   });
 }
 
-/// Makes samples in memory and counts their allocations.
+/// Makes samples and counts their allocations.
 class CountedSamples final : public SampleSource {
  public:
   [[nodiscard]] std::int64_t size() const override { return 1000; }
@@ -256,7 +256,7 @@ TEST_F(SteadyStateTest, DecodingBetweenTheFirstTokensAndTheFirstAnswer) {
   EXPECT_EQ(model.counts[first_answer - 2] - model.counts[10], 0);
 }
 
-/// A first pass over the same prompts has grown the memory.
+/// An earlier pass over these prompts has grown the memory.
 TEST_F(SteadyStateTest, MultiBlockDecodingBetweenTheFirstTokensAndTheFirstAnswer) {
   InferenceTransformer::Options options;
   options.num_slots = 3;

@@ -1,5 +1,4 @@
-// A round's samples: one rank opens the shards for the index; each reads its samples ahead of the
-// step.
+// One rank opens the shards for the index; each reads its samples ahead of the step.
 
 #include "workers/train/trajectory_samples.h"
 
@@ -81,7 +80,6 @@ class TrajectorySamplesTest : public ::testing::Test {
   std::unique_ptr<TrajectorySamples> open() {
     return std::make_unique<TrajectorySamples>(root_.path(), order_, kSteps, schedule_, comm_);
   }
-  /// This rank's samples of a step, as the trainer divides them.
   std::vector<std::int64_t> mine(const TrajectorySamples& samples, std::int64_t step) const {
     std::vector<std::int64_t> lengths;
     for (std::int64_t i = 0; i < kBatch; ++i) {
@@ -195,9 +193,9 @@ TEST_F(TrajectorySamplesTest, AStepOpensEachOfItsShardsOnceAtMost) {
 }
 
 TEST_F(TrajectorySamplesTest, ASlowOpenIsHiddenBehindTheStepBefore) {
-  // Two steps only: after the second nothing is read ahead.
+  // After the second of two steps nothing is read ahead.
   TrajectorySamples samples(root_.path(), order_, 2, schedule_, comm_);
-  // Step 0's shards open at once; the first of step 1 takes three seconds.
+  // Step 0's shards open at once; step 1's first one takes three seconds.
   const SampleOrder order(order_);
   std::set<std::int64_t> first;
   for (const std::int64_t index : mine(samples, 0)) {
@@ -230,7 +228,6 @@ TEST_F(TrajectorySamplesTest, ASlowOpenIsHiddenBehindTheStepBefore) {
 
 TEST_F(TrajectorySamplesTest, WhatCannotBeReadFailsInTheStepThatNeedsIt) {
   const auto samples = open();
-  // A shard needed in step 2.
   const std::int64_t lost = SampleOrder(order_).at(2 * kBatch) % kShards;
   comm_.barrier();
   if (comm_.rank() == 0) {

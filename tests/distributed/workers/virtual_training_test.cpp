@@ -1,5 +1,5 @@
-// Any number of virtual ranks and any ZeRO stage trains like one process, and a rank that fails
-// anywhere in a step leaves no other waiting.
+// Any number of virtual ranks and any ZeRO stage trains like one process; a failing rank leaves no
+// other waiting.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -190,7 +190,7 @@ TEST_P(VirtualTraining, InBfloat16AllStagesHaveTheSameBitsAndAreNearFloat32) {
     EXPECT_EQ(run.weights, first.weights);
     EXPECT_EQ(run.losses, first.losses);
   }
-  // Values have eight significant bits: 2^-9 each, over ten steps.
+  // Eight significant bits, 2^-9 each, over ten steps.
   EXPECT_LT(largest_difference(first.losses, reference.losses), 5e-3);
   EXPECT_GT(largest_difference(first.losses, reference.losses), 0);
   EXPECT_LT(relative_l2(first.weights, reference.weights), 2e-2);
@@ -260,7 +260,7 @@ TEST(VirtualTermNorms, AreOfTheFirstMicroBatchOfRank0AlsoWhereOthersHaveMore) {
     StepMetrics first;
     VirtualWorld(ranks).run([&](const Communicator& comm) {
       TrainConfig config = config_for(stage, DType::float32, 32);
-      // 30 rows for rank 0, and two micro-batches of 20 for every other rank.
+      // 30 rows for rank 0, two micro-batches of 20 for the others.
       config.batch_samples = 2 * ranks - 1;
       const TransformerConfig shape = tiny_config();
       const auto kernels = make_cpu_kernel_set();
@@ -389,7 +389,7 @@ TEST(VirtualSpikes, AnUpdateIsLeftOutOnAllRanksAtEveryStage) {
       EXPECT_GT(value, 3 * *run.metrics[at].spike_reference);
     }
   }
-  // Also with bfloat16 weights; without the guard the update is made.
+  // Without the guard the update is made.
   const SpikeGuardConfig guard{.ratio = 3, .window = 4};
   const GuardedRun rounded = train_guarded(2, 3, DType::bfloat16, guard);
   EXPECT_EQ(rounded.weights[at], rounded.weights[at - 1]);
@@ -439,7 +439,7 @@ class FailingLoans final : public ParameterSource, public GradientSink {
   Teacher teacher_{*this};
 };
 
-/// Two micro-batches of a step on each rank; rank `bad` fails at use `fails_at` (0: never).
+/// Two micro-batches on each rank; rank `bad` fails at use `fails_at` (0: never).
 struct StepOutcome {
   std::vector<float> weights;
   bool reached = false;  ///< there was such a use
@@ -527,7 +527,7 @@ TEST(VirtualFailures, ARankThatFailsAnywhereInAStepStrandsNobody) {
   }
 }
 
-/// Throws when asked for a length for the `fails_at`-th time (0: never).
+/// Throws at the `fails_at`-th question for a length (0: never).
 class ForgetfulSource final : public SampleSource {
  public:
   ForgetfulSource(std::int64_t size, int fails_at) : samples_(size), left_(fails_at) {}
@@ -584,8 +584,8 @@ TEST(VirtualFailures, ALengthThatOneRankCannotTellStopsAllBeforeTheFirstStep) {
   });
 }
 
-/// Masters after two steps, a failed one, a third, a load while weights are gathered, and a step;
-/// then those after another step, gathered into another vector.
+/// Returns masters after two steps, a failed one, a third, a load while weights are gathered, and a
+/// step; then those after another step, gathered into another vector.
 std::vector<float> trained_through_everything(int stage, DType compute, bool late) {
   constexpr int kRanks = 3;
   std::vector<float> result;
@@ -638,7 +638,7 @@ std::vector<float> trained_through_everything(int stage, DType compute, bool lat
     step();
     store.gather_masters(gathered.view());
     seen.insert(seen.end(), gathered.weights.begin(), gathered.weights.end());
-    optimizer.load_weights(shard, 5);  // the store is destroyed during this gather
+    optimizer.load_weights(shard, 5);  // the store dies during this gather
     if (comm.rank() == 0) {
       result = seen;
     }

@@ -1,6 +1,6 @@
 #pragma once
 
-/// A tiny random Qwen2, synthetic samples, and the single-process optimizer as reference.
+/// A tiny random Qwen2, synthetic samples, and a plain optimizer as reference.
 
 #include <cmath>
 #include <cstdint>
@@ -28,8 +28,8 @@ inline TokenId token(RandomStream& random) {
       3 + random.below(static_cast<std::uint64_t>(tiny_config().vocabulary_size - 3)));
 }
 
-/// Random prompts and blocks, if `mixed` every third one a plain causal sequence. Sample i is the
-/// same on all ranks.
+/// Random prompts and blocks; if `mixed`, every third one a plain causal sequence. The same on all
+/// ranks.
 class SyntheticSource : public SampleSource {
  public:
   explicit SyntheticSource(std::int64_t size, bool mixed = true) : size_(size), mixed_(mixed) {}
@@ -86,7 +86,7 @@ struct Model {
   std::vector<float> weights;
 };
 
-/// Concatenates the tensors without padding, so that shard counts can be compared.
+/// Concatenates the tensors without padding, to compare shard counts.
 inline std::vector<float> consolidated(const ParameterTable& table, std::span<const float> flat) {
   std::vector<float> values;
   for (const ParameterEntry& entry : table.entries()) {
@@ -107,7 +107,7 @@ inline double relative_l2(const std::vector<float>& a, const std::vector<float>&
   return a.size() == b.size() ? std::sqrt(difference / norm) : 1.0;
 }
 
-/// AdamW over the whole vector in double, straight from the paper (Loshchilov & Hutter 2019).
+/// AdamW in double, straight from the paper (Loshchilov & Hutter 2019).
 class ReferenceOptimizer {
  public:
   ReferenceOptimizer(const ParameterTable& table, const OptimizerConfig& config)
@@ -153,7 +153,7 @@ class ReferenceOptimizer {
   int steps_ = 0;
 };
 
-/// Returns the message of the Error with this code that `work` throws, or a complaint.
+/// Returns the message of the Error with this code, or a complaint.
 template <class Work>
 std::string message_of(ExitCode code, const Work& work) {
   try {

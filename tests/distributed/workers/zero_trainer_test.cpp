@@ -92,7 +92,7 @@ struct Reference {
   std::vector<double> norms;
 };
 
-/// Trains every sample alone and adds gradients: any division of work must equal it (invariant
+/// Trains every sample alone and adds gradients, which any division of work must equal (invariant
 /// I17).
 Reference train_alone(const TrainConfig& config, std::int64_t steps, SyntheticSource& source,
                       KernelSet& kernels) {
@@ -178,7 +178,7 @@ TEST_F(ZeroTrainerTest, EqualsOneProcessAtAnyWorldSizeAndMicroBatchSizeWithEithe
     } else if (ranks_ <= 2) {
       EXPECT_GT(run.metrics[0].micro_batches, 1);
     }
-    // Adam divides by the root of the second moment, which amplifies rounding of tiny gradients.
+    // Adam's division by the second moment's root amplifies rounding of tiny gradients.
     EXPECT_LT(relative_l2(run.weights, alone.weights), 1e-4);
     EXPECT_GT(relative_l2(alone.weights, consolidated(Model(1).table, Model(1).weights)), 1e-2);
     EXPECT_EQ(run.saved, (std::vector<std::int64_t>{2, 4}));
@@ -205,7 +205,7 @@ TEST_F(ZeroTrainerTest, StagesAndPlacesOfTheStateTrainAlike) {
       if (first.empty()) {
         first = weights;
       }
-      // NCCL, the host's norm and stages of several micro-batches add in other orders.
+      // NCCL, the host's norm and several micro-batches add in other orders.
       const bool one_batch = budget > 64;
       EXPECT_LT(relative_l2(weights, first), one_batch ? 1e-6 : 1e-5);
       if (kernels_->device() == Device::cpu && one_batch) {
@@ -241,7 +241,7 @@ class RepeatedSource final : public SampleSource {
 };
 
 /// The host queues a whole step and waits once for its results, which may be offloaded gradients
-/// (up to stage 1; later stages add them up meanwhile). Only the emulated device counts waits.
+/// (up to stage 1; later stages add them meanwhile). Only the emulated device counts waits.
 TEST_F(ZeroTrainerTest, AWarmStepWaitsForItsDeviceOnce) {
   using Count = std::uint64_t (*)();
   const auto waits = reinterpret_cast<Count>(::dlsym(RTLD_DEFAULT, "jforge_emulated_host_waits"));
@@ -267,7 +267,7 @@ TEST_F(ZeroTrainerTest, AWarmStepWaitsForItsDeviceOnce) {
       before = now;
     };
     static_cast<void>(train(config, source, 4, hooks));
-    // The communication thread waits for reduced offloaded gradients.
+    // The communication thread waits for offloaded gradients.
     if (waits != nullptr && (!offload || ranks_ == 1)) {
       EXPECT_GT(all, 0U);
     }
@@ -293,14 +293,13 @@ TEST_F(ZeroTrainerTest, AFailureInABackwardStrandsNobodyAtAnyStage) {
     fails(stage, "train.reduce", 3);
     fails(stage, "train.begin", 2);
   }
-  // The first group, the one read ahead, and one of the backward pass.
+  // The first group, one read ahead, one of the backward pass.
   for (const int visit : {1, 4, 6}) {
     fails(3, "train.gather", visit);
   }
 }
 
-/// NCCL has taken a collective that this rank cannot complete; repeating it would pair it with
-/// another.
+/// NCCL has taken a collective that this rank cannot complete; a repeat would pair it with another.
 TEST_F(ZeroTrainerTest, AFailureInABackwardBehindACollectivesCallEndsAllRanks) {
   const Rank last = ranks_ - 1;
   for (const int stage : {1, 3}) {
@@ -329,7 +328,7 @@ TEST_F(ZeroTrainerTest, AFrozenTeacherIsTheDetachedOneInTheFirstStepOnly) {
   const Run detached = train(config, source, 3);
   config.teacher = TeacherKind::frozen;
   const Run frozen = train(config, source, 3);
-  // The same weights and rows in products of other shapes: only rounding differs.
+  // The same weights and rows in other products' shapes: only rounding differs.
   EXPECT_NEAR(frozen.metrics[0].consistency / detached.metrics[0].consistency, 1, 1e-5);
   EXPECT_NEAR(frozen.metrics[0].autoregressive / detached.metrics[0].autoregressive, 1, 1e-6);
   EXPECT_NEAR(frozen.metrics[0].gradient_norm / detached.metrics[0].gradient_norm, 1, 1e-5);
@@ -386,8 +385,8 @@ TEST_F(ZeroTrainerTest, TwoRunsInBfloat16HaveTheSameBitsAndTheCpusLosses) {
     for (std::size_t i = 0; i < 3; ++i) {
       EXPECT_EQ(first[i].loss, second[i].loss);
       EXPECT_EQ(first[i].gradient_norm, second[i].gradient_norm);
-      // bfloat16 has 8 bits: another rounding moves a loss by less than a unit of its last place, a
-      // norm by a few.
+      // bfloat16 has 8 bits: rounding moves a loss by less than a unit of its last place, a norm by
+      // a few.
       EXPECT_NEAR(first[i].loss / reference[i].loss, 1, 2e-3);
       EXPECT_NEAR(first[i].gradient_norm / reference[i].gradient_norm, 1, 2e-2);
       EXPECT_NE(first[i].loss, exact[i].loss) << "not computed in bfloat16";
@@ -467,7 +466,7 @@ TEST_F(ZeroTrainerTest, NoStepHasMoreThanTheWholePeak) {
     EXPECT_GT(*metrics.mfu, 0);
     EXPECT_LE(*metrics.mfu, 1);
   }
-  // At 1 FLOP/s every step exceeds the peak; the first one then sets it.
+  // At 1 FLOP/s every step exceeds the peak, which the first one then sets.
   const std::vector<StepMetrics> steps = train(config, source, 2, {}, 1).metrics;
   EXPECT_EQ(steps.at(0).mfu, 1.0);
   EXPECT_GT(steps.at(1).mfu.value(), 0);
@@ -506,7 +505,7 @@ TEST_F(ZeroTrainerTest, TheSftControlForwardsNoNoisyRows) {
   EXPECT_EQ(control.metrics[0].kept_offsets, 0);
   EXPECT_LT(control.metrics[0].tokens, both.metrics[0].tokens);
   EXPECT_EQ(control.metrics[0].ar_targets, both.metrics[0].ar_targets);
-  // Clean rows do not see noisy ones: the AR loss is that of the full packing (I10, I15).
+  // Clean rows do not see noisy ones: the AR loss is the full packing's (I10, I15).
   EXPECT_NEAR(control.metrics[0].autoregressive / both.metrics[0].autoregressive, 1.0, 1e-5);
 }
 
@@ -550,7 +549,7 @@ TEST_F(ZeroTrainerTest, InjectedNaNStopsAllNamesTheRankAndIsNeverSaved) {
 
 TEST_F(ZeroTrainerTest, ARunOfSpikesEndsItOnAllRanksWithOneMessage) {
   TrainConfig config = config_for_tests();
-  // Gradient norms of random samples differ, so nearly every step is a "spike".
+  // Norms of random samples differ, so nearly every step is a "spike".
   config.spike_guard = {.ratio = 1 + 1e-12, .window = 1, .patience = 1};
   config.learning_rate = 0.5;
   config.warmup_ratio = 0;

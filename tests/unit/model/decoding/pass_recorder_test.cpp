@@ -90,7 +90,7 @@ TEST(PassRecorder, KnownTokensOfAllPassesAreTheAnswer) {
         }
       }
       EXPECT_EQ(known, result.tokens);
-      // The last pass' tokens may be missing.
+      // Tokens of the last pass may be missing.
       ASSERT_LE(recorded.known.size(), result.tokens.size());
       ASSERT_GE(recorded.known.size() + recorded.rows.back().size(), result.tokens.size());
       EXPECT_TRUE(std::equal(recorded.known.begin(), recorded.known.end(), result.tokens.begin()));

@@ -212,7 +212,7 @@ class HostileTest : public SandboxTest {
     std::ofstream(secret_) << "the run directory's";
     std::filesystem::permissions(secret_, std::filesystem::perms::all);
     setenv("JFORGE_TEST_SECRET", "the parent's", 1);
-    // In every process' command line, to find leftovers.
+    // In the command line of every process, to find leftovers.
     function_ = fmt::format("f_{}_{}", getpid(), static_cast<int>(GetParam()));
   }
 
