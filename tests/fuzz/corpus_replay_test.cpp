@@ -1,5 +1,4 @@
-// Runs every corpus input whole, cut and with single flipped bits, so that a fuzzer's findings stay
-// found.
+// Runs every corpus input whole, cut and with flipped bits, so that a fuzzer's findings stay found.
 
 #include <gtest/gtest.h>
 

@@ -25,7 +25,7 @@ namespace jforge {
 
 namespace {
 
-/// A directory in memory, removed at the end.
+/// A directory in memory.
 class Scratch {
  public:
   [[nodiscard]] const std::filesystem::path& path() const { return directory_.path(); }
@@ -60,7 +60,7 @@ std::vector<std::uint8_t> packed(std::span<const std::uint8_t> bytes) {
   return out;
 }
 
-/// Numbers from the input, mostly one signed byte, so that offsets and counts often fit.
+/// Numbers from the input, mostly one signed byte, so that they often fit.
 class Numbers {
  public:
   explicit Numbers(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}

@@ -11,7 +11,7 @@ namespace jforge {
 
 struct FuzzTarget {
   std::string_view name;  ///< also its folder in corpus/
-  /// Takes any bytes. An Error that is not internal is a proper refusal; anything else thrown is a
+  /// Takes any bytes. An Error that is not internal is a proper refusal; any other exception is a
   /// bug.
   void (*run)(std::span<const std::uint8_t> bytes);
 };
@@ -35,7 +35,7 @@ void fuzz_safetensors(std::span<const std::uint8_t> bytes);
 void fuzz_tokenizer_json(std::span<const std::uint8_t> bytes);
 void fuzz_model_config(std::span<const std::uint8_t> bytes);
 void fuzz_prompt_records(std::span<const std::uint8_t> bytes);
-/// Builds a well-formed HDF5 file with a valid seal from the bytes; the HDF5 library is not tested.
+/// Builds a well-formed HDF5 file with a valid seal, because the HDF5 library is not tested.
 void fuzz_hdf5_store(std::span<const std::uint8_t> bytes);
 
 }  // namespace jforge

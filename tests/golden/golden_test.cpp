@@ -27,8 +27,8 @@ namespace fs = std::filesystem;
 
 /// Qwen2 models, with losses of every mask and reduction.
 constexpr std::array kQwen2Models{"gqa-untied", "mha-tied"};
-/// Other families, with one file of losses each, because families do not differ there; qwen3 also
-/// has the losses that the Qwen2 models lack.
+/// Other families, with one file of losses each, because losses do not depend on the family; qwen3
+/// also has the losses that the Qwen2 models lack.
 constexpr std::array kFamilyModels{"qwen3",        "qwen3-tied", "llama-tied", "llama3",
                                    "llama-linear", "mistral",    "smollm3"};
 

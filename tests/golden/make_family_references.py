@@ -39,14 +39,14 @@ def make_model(family, options):
         for name, parameter in model.named_parameters():
             values = torch.randn_like(parameter)
             values = 1 + 0.3 * values if name.endswith("norm.weight") else 0.6 * values
-            parameter.copy_(values.bfloat16().float())  # small files without loss
+            parameter.copy_(values.bfloat16().float())  # small files, without loss
     return model
 
 
 def packed_mask(positions, blocks, clean_context):
     """Returns [T, T] of 0 and −inf for prompt | clean | noisy (METHOD.md §3), noise-conditioned or, with
-    `clean_context`, each noisy block after clean ones. `blocks`: −1 for the prompt, i for clean block i and i + BLOCKS
-    for noisy block i."""
+    `clean_context`, noisy blocks after clean ones. `blocks`: −1 for the prompt, i for clean block i, i + BLOCKS for
+    noisy block i."""
     rows = len(blocks)
     mask = torch.full((rows, rows), float("-inf"))
     for q in range(rows):
@@ -72,7 +72,7 @@ def divergence(teacher, student):
 def packed_losses(model, packed, teacher=None, clean_context=False, decay=1.0, divide_by_blocks=False, distilled=False,
                   prompt_trained=False):
     """Returns consistency and autoregressive loss, from the first difference on (METHOD.md §4). `teacher`: another
-    model, which sees only prompt and clean blocks; `distilled`: it is the target of the autoregressive loss."""
+    model, which sees only prompt and clean blocks; `distilled`: it is the autoregressive loss's target."""
     prompt, clean, noisy = packed["prompt"], packed["clean"], packed["noisy"]
     answer = BLOCK * BLOCKS
     tokens = torch.tensor([prompt + sum(clean, []) + sum(noisy, [])])
@@ -98,7 +98,7 @@ def packed_losses(model, packed, teacher=None, clean_context=False, decay=1.0, d
 
 
 def scaled(model, factor):
-    """Returns a copy with every parameter times `factor`, as another model for a frozen teacher."""
+    """Returns a copy with every parameter times `factor`, for a frozen teacher."""
     copied = copy.deepcopy(model)
     with torch.no_grad():
         for parameter in copied.parameters():
@@ -136,7 +136,7 @@ def write_losses(directory, family):
 def write_model(directory, family, options):
     model = make_model(family, options)
     directory.mkdir(parents=True)
-    # A copy, because the rotary frequencies lose digits, too.
+    # A copy, because the rotary frequencies also lose digits.
     copy.deepcopy(model).bfloat16().save_pretrained(directory)
     (directory / "generation_config.json").unlink(missing_ok=True)
 

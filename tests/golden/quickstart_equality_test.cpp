@@ -1,6 +1,6 @@
-/// Jacobi and multi-block decoding equal greedy decoding on the quickstart's model and held-out
-/// problems (METHOD.md I1, I2, I18), for every block size and window. JFORGE_QUICKSTART_PROBLEMS
-/// limits the problems.
+/// Jacobi and multi-block decoding equal greedy decoding on the quickstart's held-out problems
+/// (METHOD.md I1, I2, I18), for every block size and window. JFORGE_QUICKSTART_PROBLEMS limits the
+/// problems.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ fs::path quickstart_directory() {
   return fs::path(source == nullptr ? "." : source) / "launch" / "quickstart";
 }
 
-/// The quickstart's model with its first kProblems test problems and their greedy answers.
+/// The quickstart's model, its first kProblems test problems and their greedy answers.
 class Quickstart {
  public:
   explicit Quickstart(const fs::path& directory)
@@ -71,7 +71,7 @@ class Quickstart {
     greedy_ = decode(make_greedy_decoder, kSlots, kProblems);
   }
 
-  /// Returns results of the first `count` problems in order. `batch` sequences share a forward.
+  /// Returns the first `count` problems' results in order. `batch` sequences share a forward.
   [[nodiscard]] std::vector<DecodeResult> decode(const DecoderMaker& make, std::int32_t batch,
                                                  std::size_t count) {
     std::vector<std::unique_ptr<SequenceDecoder>> decoders;
@@ -165,7 +165,7 @@ TEST_P(QuickstartEquality, JacobiEqualsGreedy) {
                               .seed = 11,
                               .round = 1,
                               .complete_blocks = setting.complete_blocks};
-  // Another batch than greedy's: equality must not depend on which rows share a forward.
+  // Another batch than greedy's: rows that share a forward must not matter.
   const auto jacobi = quickstart_->decode(
       [&](DecodeRequest request) { return make_jacobi_decoder(std::move(request), options); },
       kSlots - 17, kProblems);
@@ -175,7 +175,7 @@ TEST_P(QuickstartEquality, JacobiEqualsGreedy) {
     SCOPED_TRACE(fmt::format("problem {}", i));
     ASSERT_EQ(jacobi[i].tokens, greedy[i].tokens);
     EXPECT_EQ(jacobi[i].stop, greedy[i].stop);
-    // Complete blocks are iterated past the answer's end, at most one pass a token.
+    // Blocks are iterated past the answer's end, at most one pass a token.
     const auto length = static_cast<std::int64_t>(greedy[i].tokens.size());
     const std::int64_t behind =
         setting.complete_blocks ? (block_size - length % block_size) % block_size : 0;
@@ -264,7 +264,7 @@ TEST_F(QuickstartLookahead, EqualsGreedy) {
 
 using QuickstartAnswers = QuickstartEquality;
 
-/// Otherwise the equality above could hold between empty or endless answers.
+/// Equality between empty or endless answers would prove nothing.
 TEST_F(QuickstartAnswers, GreedyAnswersAreAnswers) {
   std::size_t ended = 0;
   std::size_t distinct = 0;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Limits lines of source and tests, and words of pages. Prints a line for each exceeded budget and exits 1 if there is
+"""Limits lines of source and tests, and words of pages. Prints a line for each exceeded budget; exits 1 if there is
 any. Budgets only fall."""
 
 import pathlib

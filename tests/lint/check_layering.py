@@ -6,8 +6,7 @@ import pathlib
 import re
 import sys
 
-# A folder may include itself and the folders listed here; layers never depend upwards.
-ALLOWED = {
+ALLOWED = {  # A folder may include itself and these folders; layers never depend upwards.
     "runtime": set(),
     "data": {"runtime"},
     "model": {"runtime", "data"},
@@ -17,7 +16,7 @@ ALLOWED = {
     "launch": {"runtime", "data", "model", "checkpoints", "workers", "results", "coordinator"},
     "tests": {"runtime", "data", "model", "checkpoints", "workers", "results", "coordinator", "launch"},
 }
-# The coordinator sees the workers' protocol and the report writer, never their compute.
+# The coordinator sees the workers' protocol and report writer, never their compute.
 ALLOWED["coordinator"] = {"runtime", "data", "workers/protocol", "results"}
 
 # Vendor headers and the folders that may see them.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""check_registered.py ROOT BUILD: every test source is run by ctest. A *_test.cpp must be compiled into a program of a
-ctest entry, a *_test.py or *_test.sh must be in a ctest command, each case of a *_test.py must be selected by a
-command, and test names must be unique. Prints a line per breach; exits 1 if there is any."""
+"""check_registered.py ROOT BUILD: ctest runs every test source. A *_test.cpp must be compiled into a program of a ctest
+entry, a *_test.py or *_test.sh must be in a ctest command, a command must select each case of a *_test.py, and test
+names must be unique. Prints a line per breach; exits 1 if there is any."""
 
 import ast
 import json
@@ -16,7 +16,7 @@ DEVICE_ONLY = ("tests/gpu/", "tests/cuda_emulator/", "tests/end_to_end/device_")
 
 
 def registered(build):
-    """Yields (name, command) of every test, including programs not yet built, which ctest's listing lacks."""
+    """Yields (name, command) of every test, including programs not yet built, which ctest does not list."""
     for listing in build.rglob("CTestTestfile.cmake"):
         for name, command in re.findall(r'^add_test\((?:\[=*\[)?(.*?)(?:\]=*\])? (".*")\)$',
                                         listing.read_text(encoding="utf-8"), re.M):
@@ -34,14 +34,14 @@ def object_of(entry):
 
 
 def cases(source):
-    """Returns "Class.test_case" of every unittest case."""
+    """Returns "Class.test_case" of every case."""
     tree = ast.parse(source.read_text(encoding="utf-8"))
     return {f"{node.name}.{method.name}" for node in tree.body if isinstance(node, ast.ClassDef)
             for method in node.body if isinstance(method, ast.FunctionDef) and method.name.startswith("test_")}
 
 
 def left_out(source, commands):
-    """Returns cases of `source` that no command selects. A command without a class or case runs all."""
+    """Returns cases that no command selects. A command without a class or case runs all."""
     chosen = set()
     for command in commands:
         for at, part in enumerate(command):
@@ -62,7 +62,7 @@ def main():
     cuda = "JFORGE_CUDA:STRING=ON" in (build / "CMakeCache.txt").read_text(encoding="utf-8")
 
     breaches = []
-    # In another directory: ctest empties its log there, which the running tests are writing.
+    # In another directory, because ctest would empty the log of the running tests.
     with tempfile.TemporaryDirectory() as elsewhere:
         pathlib.Path(elsewhere, "CTestTestfile.cmake").write_text(f'subdirs("{build}")\n', encoding="utf-8")
         shown = subprocess.run(["ctest", "-N"], cwd=elsewhere, capture_output=True, text=True, check=True).stdout

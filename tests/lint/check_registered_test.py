@@ -11,8 +11,8 @@ LINT = pathlib.Path(__file__).with_name("check_registered.py")
 
 
 def run(registered, scripts, names=None, chosen=()):
-    """Runs the lint on a tree of tests/a_test.cpp, tests/b_test.cpp and tests/c_test.py with a fake build folder.
-    `registered`: programs that ctest starts; `scripts`: scripts that it starts, with arguments `chosen`."""
+    """Runs the lint on tests/a_test.cpp, tests/b_test.cpp and tests/c_test.py with a fake build folder. ctest starts
+    the programs `registered` and the scripts `scripts`, with arguments `chosen`."""
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder).resolve()
         build = root / "build"

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """run_clang_tidy.py ROOT BUILD [FILE…]: runs clang-tidy over every source of the program (not the tests). Prints each
-finding once and exits 1 if there is any; exits 77, which ctest counts as skipped, without clang-tidy-16. Library
-headers take nearly all of the time. A group of sources is therefore checked as one translation unit that includes them
-all, with all their options. Sources that define the same name at namespace scope go to different groups; a group that
-does not compile is halved."""
+finding once; exits 1 if there is any; exits 77, which ctest counts as skipped, without clang-tidy-16. Library headers
+take nearly all of the time, so a group of sources is checked as one translation unit that includes them all, with all
+their options. Sources that define the same name at namespace scope go to different groups; a group that does not
+compile is halved."""
 
 import collections
 import concurrent.futures
@@ -22,17 +22,17 @@ import tempfile
 TOOL = "clang-tidy-16"
 # Headers take about as long as 5,000 lines of our own.
 GROUP_LINES = 8000
-# GCC's omp.h, because clang's package conflicts; clang's version of one attribute has no argument.
+# GCC's omp.h, because clang's package conflicts; one attribute has no argument in clang.
 OPENMP = ("-D__malloc__(x)=__malloc__", "-idirafter",
           subprocess.run(["c++", "-print-file-name=include"], capture_output=True, text=True, check=True).stdout.strip())
-# An unindented line that defines a type, alias, constant or function at namespace scope.
+# An unindented line that defines a name at namespace scope.
 DEFINITION = re.compile(r"^(?:\[\[\w+\]\] )?(?:(?:struct|class|enum class|enum|using|namespace) (\w+)|\w[\w:<>, *&]*[ *&](\w+)(?:\(|\[|\{| =|;|$))")
 # These may be repeated.
 ALIASES = ("using ", "namespace ")
 
 
 def tidy(root, source, arguments):
-    """Returns (findings in files of ROOT, the compiler's error or None) of a translation unit."""
+    """Returns (findings in files of ROOT, the compiler's error or None)."""
     command = [TOOL, "--quiet", f"--config-file={root}/.clang-tidy", f"--header-filter=^{re.escape(str(root))}/.*\\.cpp$",
                str(source), "--", *itertools.chain(*arguments), "-w", *OPENMP]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -44,7 +44,7 @@ def tidy(root, source, arguments):
 
 
 def findings(root, files, arguments):
-    """Returns findings in `files`, which are compiled with the same arguments."""
+    """Returns findings in `files`, which have the same arguments."""
     if len(files) == 1:
         lines, broken = tidy(root, files[0], arguments)
         return lines + [line for line in broken if line not in lines]
@@ -60,7 +60,7 @@ def findings(root, files, arguments):
 
 
 def compile_arguments(entry):
-    """Returns the options, with their values, of a command of compile_commands.json, without source and outputs."""
+    """Returns the options and their values of an entry of compile_commands.json, without source and outputs."""
     words = shlex.split(entry["command"])
     words = iter(words[next(i for i, word in enumerate(words) if word.startswith("-")):])
     kept = []
@@ -76,7 +76,7 @@ def compile_arguments(entry):
 
 def alike(sources):
     """Returns {arguments: files} of `sources` {file: arguments}. Options are merged, because further macros and folders
-    are harmless, except for other languages, other processors and OpenMP."""
+    are harmless; other languages, other processors and OpenMP are not."""
     together = {path: arguments for path, arguments in sources.items()
                 if not any(option[0].startswith(("-x", "-m", "-fopenmp")) for option in arguments)}
     union = tuple(dict.fromkeys(option for arguments in together.values() for option in arguments))
@@ -97,8 +97,7 @@ def definitions(path):
 
 
 def groups(files):
-    """Splits `files` into lists that can be one translation unit: first fit by size, without common names other than
-    equal aliases."""
+    """Splits `files` into translation units: first fit by size, without common names other than equal aliases."""
     result = []
     for path in sorted(files):
         names = definitions(path)

@@ -1,6 +1,6 @@
 #pragma once
 
-/// One-call wrappers of kernels that take plans and leave sums on the device.
+/// One-call wrappers of kernels that need plans or leave sums on the device.
 
 #include <algorithm>
 #include <memory>
@@ -67,7 +67,7 @@ inline AttentionHeads heads_of(const ConstTensorView& q, const ConstTensorView& 
   return {.heads = q.dim(1), .key_heads = k.dim(1), .size = q.dim(2)};
 }
 
-/// Full slots whose pages are in order, or for a seed other than 0 in random order.
+/// Full slots, their pages in order or, for a seed other than 0, in random order.
 struct FullSlots {
   FullSlots(std::int64_t slots, std::int64_t pages_each, unsigned seed = 0)
       : pages(static_cast<std::size_t>(slots * pages_each)), slot_pages(pages_each) {
@@ -77,7 +77,7 @@ struct FullSlots {
     }
   }
   [[nodiscard]] PageTable table() const { return {pages, slot_pages}; }
-  /// Shape of the cache's keys or values.
+  /// Returns the shape of a cache's keys or values.
   [[nodiscard]] Shape shape(std::int64_t key_heads, std::int64_t dim) const {
     return {std::ssize(pages), kCachePageRows, key_heads, dim};
   }
@@ -160,7 +160,7 @@ inline void cached_attention(KernelSet& kernels, std::span<const CacheRow> rows,
   kernels.cached_attention(*plan, DecodeRows::all, q, cache.layer(), output);
 }
 
-/// Keeps these rows of x [M, C].
+/// Keeps only these rows of x [M, C].
 inline void keep_rows(KernelSet& kernels, std::span<const std::int32_t> rows, TensorView x) {
   const std::vector<CacheRow> places(static_cast<std::size_t>(x.dim(0)));
   const std::vector<std::int32_t> pages{0};
@@ -170,7 +170,6 @@ inline void keep_rows(KernelSet& kernels, std::span<const std::int32_t> rows, Te
   kernels.keep_rows(*plan, x);
 }
 
-/// Copies the tokens to the host.
 inline void invariant_argmax(KernelSet& kernels, ConstTensorView hidden, const PackedWeight& head,
                              std::span<TokenId> tokens) {
   MemoryAccount account("test tokens");
@@ -238,7 +237,7 @@ inline std::uint64_t content_hash(KernelSet& kernels, ConstTensorView x, std::ui
   return static_cast<std::uint64_t>(hashes.read()[0]);
 }
 
-/// For the batch of the last forward(). `kernels` are the transformer's.
+/// Continues the last forward(). `kernels` are the transformer's.
 inline VocabularyLossSums loss_and_backward(KernelSet& kernels, TrainingTransformer& transformer,
                                             ParameterSource& parameters, float consistency_scale,
                                             float ar_scale, GradientSink& gradients,

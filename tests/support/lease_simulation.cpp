@@ -221,7 +221,7 @@ class Simulation {
     return true;
   }
 
-  /// Counts time as wasted for uncommitted leases and for running sequences.
+  /// Counts the time of uncommitted leases and running sequences as wasted.
   void end_life(const LeaseQueue& queue) {
     for (const OpenLease& open : open_) {
       run_.repeated_seconds += open.spent;

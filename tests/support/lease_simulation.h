@@ -16,9 +16,9 @@ struct SimulatedPrompt {
   double answer_seconds = 0;       ///< of one sequence at full speed; unknown to the queue
 };
 
-/// Log-normal lengths: prompts of median 50 tokens (σ 0.6), answers of median 200 (σ 0.75, as wide
-/// as MATH's solutions) cut at 2,048, at `tokens_per_second`. Independent, so that the queue cannot
-/// predict.
+/// Returns log-normal lengths: prompts of median 50 tokens (σ 0.6), answers of median 200 (σ 0.75,
+/// as wide as MATH's solutions) cut at 2,048, at `tokens_per_second`. Independent, so that the
+/// queue cannot predict.
 [[nodiscard]] std::vector<SimulatedPrompt> simulated_prompts(std::int64_t count,
                                                              double tokens_per_second,
                                                              std::uint64_t seed);

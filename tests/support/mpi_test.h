@@ -1,7 +1,7 @@
 #pragma once
 
 /// Interface of tests/support/mpi_test_main.cpp. Every rank runs every test; a test fails if any
-/// rank fails it, and failing ranks are named.
+/// rank fails it.
 
 #include "runtime/comm/mpi_session.h"
 

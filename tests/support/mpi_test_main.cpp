@@ -22,7 +22,7 @@ const Communicator* world_of_tests = nullptr;
 
 struct Options {
   int world_size = 0;
-  /// Limit of a test on a rank: below ctest's 300 s for a program, which would not say where it
+  /// A test's limit on a rank, below ctest's 300 s for a program, which would not say which test
   /// hangs.
   int deadline_seconds = 240;
 };
@@ -60,7 +60,8 @@ Options parse_options(int argc, char** argv) {
   return options;
 }
 
-/// After every test all ranks learn who failed it; the watchdog handles a rank that never arrives.
+/// After every test all ranks learn who failed it; the watchdog ends a job whose rank never
+/// arrives.
 class AgreementListener : public ::testing::EmptyTestEventListener {
  public:
   AgreementListener(const Communicator& harness, PhaseClock& clock, int deadline_seconds)
@@ -131,7 +132,7 @@ int run_tests(const Communicator& world, const Options& options) {
     std::fprintf(stderr, "no test was selected\n");
     result = 1;
   }
-  // A failure outside of any test (in an environment's set-up) fails all ranks.
+  // A failure in an environment's set-up fails all ranks.
   std::int32_t worst = result;
   all_reduce_max(harness, std::span(&worst, 1));
   harness.close();

@@ -10,8 +10,8 @@
 
 namespace jforge::test {
 
-/// Creates an empty directory, by default under the system's temporary one; the destructor removes
-/// it and its content.
+/// Creates an empty directory, by default under the system's temporary one; removed with its
+/// content at destruction.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() : TemporaryDirectory(std::filesystem::temp_directory_path()) {}

@@ -6,9 +6,9 @@
 
 namespace jforge {
 
-/// The kernel set under test: programs link one of jforge_tested_set_cpu,
-/// jforge_tested_set_emulated (CUDA kernels run lane by lane on the host) and
-/// jforge_tested_set_cuda (a device, if possible one per rank).
+/// Returns the kernel set that the program is linked with: jforge_tested_set_cpu,
+/// jforge_tested_set_emulated (CUDA kernels run lane by lane on the host) or jforge_tested_set_cuda
+/// (a device, if possible one per rank).
 [[nodiscard]] std::unique_ptr<KernelSet> make_tested_kernel_set();
 
 }  // namespace jforge

@@ -6,7 +6,7 @@
 
 namespace jforge::test {
 
-/// Odd sizes: no dimension is a multiple of a register's width, head groups hold three.
+/// No dimension is a multiple of a register's width; head groups hold three.
 inline TransformerConfig tiny_config(bool tied = false, ModelFamily family = ModelFamily::qwen2) {
   TransformerConfig config;
   config.family = family;
