@@ -99,7 +99,7 @@ void DeviceMemory::free(std::uint64_t address) {
                                                       : " before their allocation"));
   }
   if (accessor.work != 0 && allocation.cells) {
-    // As a write of all of it.
+    // A free counts as a write of all of it.
     note(Use::write, allocation, address, allocation.bytes, "free", 0);
   }
   allocation.state = State::freed;

@@ -154,7 +154,7 @@ TEST_F(StreamOrder, BlocksThatShareGlobalMemory) {
                     HasSubstr("block (1, 0, 0)")));
 }
 
-/// As wrong after the other's write as before.
+/// Without a barrier a read races with the other warp's write, whichever comes first.
 TEST_F(StreamOrder, WarpsThatShareGlobalMemory) {
   const auto exchange = [&](Exchange how) {
     upload();

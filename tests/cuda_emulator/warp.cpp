@@ -292,7 +292,7 @@ bool Warp::met(const Instruction& instruction, LaneMask lanes) {
   return missing == 0;
 }
 
-/// Once all lanes of a mask have arrived with it.
+/// Runs `instruction` once all lanes of a mask have arrived with it.
 void Warp::meet(const Instruction& instruction, LaneMask lanes) {
   for (LaneMask rest = lanes; rest != 0; rest &= rest - 1) {
     const auto lane = static_cast<unsigned>(std::countr_zero(rest));

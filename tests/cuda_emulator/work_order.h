@@ -55,7 +55,7 @@ class WorkOrder {
   void forget_capture(const Capture& capture);
   /// Calls `idle` when nothing that it waits for can run.
   void when_idle(std::function<void()> idle) { idle_ = std::move(idle); }
-  /// As far as possible without waiting.
+  /// Runs work as far as possible without waiting.
   void advance(const std::shared_ptr<Work>& work);
   void wait(const std::shared_ptr<Work>& work);
   void wait_for_all();
@@ -79,7 +79,7 @@ class WorkOrder {
  private:
   void begin(const std::shared_ptr<Work>& work);
   void do_now(const std::shared_ptr<Work>& work);
-  /// Returns them in order, `work` last.
+  /// Returns the works that `work` needs in order, `work` last.
   [[nodiscard]] std::vector<std::shared_ptr<Work>> needed(const std::shared_ptr<Work>& work) const;
   bool do_any_ready();
   void do_all_ready();

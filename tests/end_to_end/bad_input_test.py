@@ -112,7 +112,7 @@ class BadModels(BadInput):
         self.run_refused("tokenizer", INPUT, "--set", f'model.source="{model}"', says=["tokenizer.json"])
 
     def test_tokenizer_of_another_model(self):
-        """Whether or not a prompt uses the token."""
+        """It is refused even if no prompt uses the token."""
         def damage(model):
             path = model / "tokenizer.json"
             tokenizer = json.loads(path.read_text(encoding="utf-8"))
@@ -207,7 +207,6 @@ class BadModels(BadInput):
         self.assertFalse((run / "prompts.h5").exists())
 
     def test_an_evaluation_that_cannot_be_done_is_refused_before_all_work(self):
-        """Before hours of training."""
         task = ("--set", 'evaluate.tasks=["gsm8k"]', "--set")
         for name, setting, says in (("data", "evaluate.data=/nonexistent", "/nonexistent"),
                                     ("positions", f"evaluate.data={self.prompts}", "evaluate.max_new_tokens")):
@@ -520,7 +519,7 @@ class BadEnvironment(BadInput):
 
     @unittest.skipUnless(os.geteuid() == 0, "mounting over a rank's directory needs root")
     def test_a_directory_of_each_rank_s_own(self):
-        """As on each host's own disk."""
+        """Simulates a directory on each host's own disk."""
         config, run = self.config("own")
         run.mkdir()
         mounts = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", str(run)]

@@ -188,8 +188,6 @@ class Evaluate(EvaluationTest):
 
 
 class EvaluateCode(EvaluationTest):
-    """Answers are programs."""
-
     def setUp(self):
         self.problems = self.root / "HumanEval.jsonl"
         self.problems.write_text("".join(json.dumps(record) + "\n" for record in HUMANEVAL), encoding="utf-8")

@@ -69,7 +69,7 @@ class FailingRank(EndToEndTest):
                 self.assertIn("rank 1 is silent", result.err)
 
     def test_frozen_coordinator_is_found(self):
-        """Long before the hang limit."""
+        """It is found long before the hang limit."""
         for place in ("train:0:3", "generate:0:2"):
             with self.subTest(place=place):
                 _, result = self.fail_and_resume("stop-" + place.replace(":", "-"), f"stop@{place}", "--set",

@@ -120,7 +120,7 @@ class Finetune(EndToEndTest):
         self.assertEqual(self.bytes_of(sharded), self.bytes_of(taken))
 
     def test_only_answers_and_their_end_are_learnt(self):
-        """A token for each byte."""
+        """The tokenizer makes a token of each byte."""
         records = [json.loads(line) for line in self.prompts.read_text(encoding="utf-8").splitlines()]
         answers = [len(record["answer"].encode()) + 1 for record in records]
         run = self.trained("answers")  # Six batches of four: all 24 pairs.

@@ -274,7 +274,7 @@ class GradeAgain(GradeTest):
                 before = self.kept(out)
                 self.assertGreaterEqual(len(before), visit)
                 self.assertLess(len(before), len(self.EVERYTHING))
-                # Graded, but not published.
+                # All completions are graded, but not published.
                 result, out = self.interrupt("kill@publish.data:0:1", out.name, 3 - ranks)
                 self.assertIn(f"{len(before)} of {len(self.EVERYTHING)} completions graded before", result.err)
                 self.assertEqual(self.EVERYTHING, self.kept(out))

@@ -57,7 +57,7 @@ class FinishedRun(IntegrityTest):
     evaluate = True
 
     def finished(self):
-        """A copy, with a sweep, in the original place."""
+        """Returns a finished run with a sweep; each call restores it."""
         config, run = self.config("finished", extra=SWEEP)
         kept = self.root / "kept"
         if not kept.exists():
@@ -201,7 +201,6 @@ class DamagedRecords(IntegrityTest):
         self.assertEqual(len(DAMAGES) + 1, json.loads((run / "run.json").read_bytes())["attempt"])
 
     def test_records_of_a_stopped_run_are_mended(self):
-        """Before or after the first checkpoint."""
         expected = self.bytes_of(self.uninterrupted(1))
         for stop in ("generate:0:4", "train:0:3"):
             for number, (kind, damage) in enumerate(DAMAGES.items()):

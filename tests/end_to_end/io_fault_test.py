@@ -31,7 +31,7 @@ class PreloadedTest(EndToEndTest):
 
     @staticmethod
     def counted(path):
-        """{call: count} of a run."""
+        """Returns {call: count} of a run."""
         return {name: int(count) for name, count in map(str.split, path.read_text(encoding="utf-8").splitlines())}
 
 
@@ -45,7 +45,7 @@ class IoFault(PreloadedTest):
         return self._counts
 
     def points(self, call, salt):
-        """Seeded, with the first and the last call."""
+        """Returns seeded call numbers, with the first and the last."""
         count = self.counts()[call]
         self.assertGreater(count, 20, f"the run makes hardly any {call}: is the library preloaded?")
         inner = random.Random(f"{SEED} {call} {salt}").sample(range(2, count), max(1, POINTS - 2))
@@ -119,7 +119,7 @@ class IoFault(PreloadedTest):
         self.failing("rename", "EIO", "Input/output error")
 
     def test_what_cannot_be_read_now_is_not_damaged(self):
-        """Whether HDF5, a stream or hashing reads."""
+        """HDF5, a stream or hashing reads it."""
         for number in self.points("read", "EIO"):
             with self.subTest(number=number):
                 config, run, result = self.with_fault(f"read-{number}", f"read:{number}:EIO", None)
@@ -146,7 +146,6 @@ class IoFault(PreloadedTest):
                     self.expect_quiet_end(config, run)
 
     def test_stale_handles_are_opened_again(self):
-        """As on a network file system."""
         for text in ("lease-", "shard-00000-of-00001.h5"):
             with self.subTest(text=text):
                 config, run = self.config("stale-" + text.strip("-."))

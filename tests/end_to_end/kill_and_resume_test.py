@@ -116,7 +116,7 @@ class ShardedTraining(KilledRun):
 
 
 class FrozenTeacher(KilledRun):
-    """It has its round's initial weights, also after a resume."""
+    """The teacher has its round's initial weights, also after a resume."""
 
     FROZEN = ("--set", "train.teacher=frozen")
 

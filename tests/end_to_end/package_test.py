@@ -70,7 +70,7 @@ class PackageTest(EndToEndTest):
         self.assertIn(f"{prefix / 'bin'}:", script)
 
     def expect_shell_files(self, prefix, man_page):
-        """Equal to the installed program's output."""
+        """They equal the installed program's output."""
         installed = prefix / "bin" / "jforge"
         path = prefix / "share/man/man1" / man_page
         page = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()

@@ -32,7 +32,7 @@ class OnATerminal(EndToEndTest):
 
     @staticmethod
     def read(master, until=None):
-        """Until `until` matches."""
+        """Reads to the end, or until `until` matches."""
         shown = b""
         with contextlib.suppress(OSError):  # EIO: closed by all
             while not (until and re.search(until, shown)) and (chunk := os.read(master, 65536)):

@@ -351,7 +351,7 @@ class SlowCheckpoint(EndToEndTest):
                                 expect=75)
 
     def test_writing_a_checkpoint_for_longer_than_the_hang_limit_is_no_hang(self):
-        """12 s in all, each step shorter than the limit."""
+        """It takes 12 s, each step less than the limit."""
         run, _ = self.first_step("quick-checkpoint", "kill@nowhere:0:1")
         log = (run / "logs" / "rank_0000.log").read_text(encoding="utf-8")
         fsync = re.search(r'"checkpoint\.fsync", visit 1$.*?"publish\.fsync", visit (\d+)$', log,
@@ -366,7 +366,7 @@ class SlowCheckpoint(EndToEndTest):
 
 class SlowAndFailingDisk(EndToEndTest):
     def test_a_slow_last_file_is_no_lost_rank(self):
-        """Longer than the others may be silent."""
+        """The file takes longer than the other ranks may be silent."""
         config, run = self.config("slow")
         self.jforge("import", config, ranks=2)
         # The phase's last file; each delay is 3 s.

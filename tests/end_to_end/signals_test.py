@@ -17,7 +17,7 @@ class SignalTest(EndToEndTest):
         self.assertEqual("finished", self.status(run))
 
     def signalled(self, config, places, number):
-        """While a rank sleeps at one of `places`."""
+        """Sends the signal while a rank sleeps at one of `places`."""
         faults = ",".join(f"delay@{place}" for place in places.split())
         process = self.start(self.command("run", config, "--inject", faults, ranks=2))
         self.wait_for_text(process, "acts now")

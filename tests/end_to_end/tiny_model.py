@@ -16,7 +16,7 @@ CHAT_TEMPLATE = ("{% for message in messages %}{{'<|im_start|>' + message['role'
 
 
 def byte_letters():
-    """GPT-2's printable letter for each byte value."""
+    """Returns GPT-2's printable letter for each byte value."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
     hidden = [value for value in range(256) if value not in printable]
     shifted = {value: chr(256 + shift) for shift, value in enumerate(hidden)}
@@ -24,7 +24,7 @@ def byte_letters():
 
 
 def tensor_shapes():
-    """{name: shape} in Hugging Face's naming (tied head)."""
+    """Returns {name: shape} in Hugging Face's naming (tied head)."""
     shapes = {"model.embed_tokens.weight": [VOCABULARY, HIDDEN], "model.norm.weight": [HIDDEN]}
     for layer in range(LAYERS):
         prefix = f"model.layers.{layer}."
@@ -55,7 +55,7 @@ def write_safetensors(path, tensors):
 
 
 def read_safetensors(path):
-    """{name: (dtype, shape, bytes)}."""
+    """Returns {name: (dtype, shape, bytes)}."""
     content = pathlib.Path(path).read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8:8 + length])
@@ -66,7 +66,7 @@ def read_safetensors(path):
 
 
 def read_floats(path):
-    """{name: values} of float32 tensors."""
+    """Returns {name: values} of float32 tensors."""
     values = {}
     for name, (dtype, _, data) in read_safetensors(path).items():
         if dtype != "F32":
@@ -112,7 +112,7 @@ def write_tokenizer(folder):
 
 
 def write_model(folder, seed=1):
-    """config, float32 weights, byte-level tokenizer without merges."""
+    """Writes config, float32 weights and a byte-level tokenizer without merges."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True)
     config = {

@@ -65,7 +65,7 @@ def shared_texts():
 
 
 def hostile_strings(count):
-    """Blanks, signs, marks, surrogates' neighbours, long runs, partial tokens."""
+    """Returns blanks, signs, marks, surrogates' neighbours, long runs, partial tokens."""
     rng = random.Random(11)
     pools = [" \t\r\n\u00a0\u2003\u3000\u0085\u1680\u200b\ufeff", "'’sStTrReEvVmMlLdD\u017f\u212a", "0123456789²½٣Ⅷ一",
              "aAzZéÉß\u0130ı中文日本語한국어Ωжあ", "!?.,;:-_/\\()[]{}<>|#@*&^%$~`\"", "\u0301\u0308\u0327\u093f\u20dd",
@@ -87,7 +87,8 @@ def hostile_strings(count):
 
 
 def strings_with(characters, count):
-    """Alone, between text that would merge or split without it, and in `count` random strings."""
+    """Returns each character alone, between text that would merge or split without it, and in `count` random
+    strings."""
     rng = random.Random(13)
     places = ["{0}", "{0}{0}", "a{0}b", "th{0}e", " {0}the", "1{0}2", " {0} ", "\n{0}\n", "'{0}s", "don{0}'t",
               "<|im_{0}end|>"]
@@ -158,7 +159,7 @@ class Tokenizers(EndToEndTest):
         self.compare("qwen", self.train(tiny_model.QWEN2_PATTERN, False))
 
     def published(self, file, special, pattern):
-        """(transformers' tokenizer, tiktoken's encoder) of a published file."""
+        """Returns (transformers' tokenizer, tiktoken's encoder) of a published file."""
         path = RANKS / file
         if not (tiktoken and transformers and path.is_file()):
             self.skipTest(f"needs tiktoken, transformers and {path}: JFORGE_TEST_RANKS names the directory")
@@ -281,7 +282,7 @@ class Models(EndToEndTest):
             self.assertEqual(tokens, found[0])
             fewer += found[1] < len(tokens) - 1
         self.assertGreater(fewer, 0, "no forward made more than one token known")
-        again = self.root / f"{family}-again"  # Back to jforge.
+        again = self.root / f"{family}-again"
         model.save_pretrained(again)
         tiny_model.write_tokenizer(again)
         self.assertEqual(tokens, self.decoded(again, "ar")[0])
@@ -376,7 +377,7 @@ class Models(EndToEndTest):
 
 class ImportTest(EndToEndTest):
     def imported(self, name, model, conversations, *settings):
-        """Ids of each conversation by `jforge import`."""
+        """Returns the ids of each conversation by `jforge import`."""
         prompts = self.root / f"{name}.jsonl"
         prompts.write_text("".join(json.dumps({"prompt": one}) + "\n" for one in conversations), encoding="utf-8")
         config, run = self.config(name, '[run]\ndirectory = "{run}"\n')

@@ -83,7 +83,7 @@ TEST(ConfigFiles, ThePaperSettingIsThePapers) {
   EXPECT_EQ(config.generate.max_new_tokens, 2048);
 }
 
-// Nobody looks at the answers during a run of days.
+// Such a run takes days, in which no user reads its answers.
 TEST(ConfigFiles, LargeExamplesWatchTheirAnswers) {
   for (const char* const name :
        {"paper.toml", "paper_8xh100.toml", "opencodeinstruct.toml", "openthoughts2_math.toml"}) {

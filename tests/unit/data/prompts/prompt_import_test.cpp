@@ -88,7 +88,7 @@ class PromptImportTest : public testing::Test {
   PromptImportConfig config_;
 };
 
-// Not a hang (phase_clock.h).
+// Otherwise a long import counts as a hang (phase_clock.h).
 TEST_F(PromptImportTest, EveryRecordIsASignOfProgress) {
   std::string records;
   for (int i = 0; i < 500; ++i) {
@@ -365,7 +365,7 @@ TEST_F(PromptImportTest, WhatIsNoTextAndNoChatSaysWhatItIs) {
                                    HasSubstr("no field 'text'; the record has question, answer")));
 }
 
-// As by Qwen2.5-VL's template.
+// Qwen2.5-VL's template joins them alike.
 TEST_F(PromptImportTest, TextPartsAreJoined) {
   put("a.jsonl",
       R"({"text":[{"role":"system","content":[{"type":"text","text":"s"}]},)"

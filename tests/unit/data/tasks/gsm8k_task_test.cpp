@@ -50,7 +50,7 @@ class Gsm8kTaskTest : public testing::Test {
 TEST_F(Gsm8kTaskTest, ExtractionFollowsItsRule) {
   EXPECT_TRUE(passes("3 + 4 = 7\n#### 7", "7"));
   EXPECT_TRUE(passes("#### $1,200.00 dollars\nQuestion: 5", "1200"));
-  // As lm-eval's strict match; the rest is ignored.
+  // lm-eval's strict match ignores the rest, too.
   EXPECT_TRUE(passes("#### 7\nmore #### 8", "7"));
   EXPECT_TRUE(passes("3 + 15 = 18\n#### 18\n\nQuestion: How many?\n9 * 11 = 99\n#### 99", "18"));
   EXPECT_TRUE(passes("#### 1. Add\n#### $1,200.\n#### 9", "1200"));

@@ -281,7 +281,7 @@ TEST_F(TrajectoryStoreTest, ADamagedIndexIsNamedAndItsShardsAreReadAgain) {
   EXPECT_EQ(TrajectoryStore::open_complete(directory_, expected).files_opened(), 3);
 }
 
-/// As after copying the directory, which changes every file's time.
+/// Copying the directory changes every file's time.
 TEST_F(TrajectoryStoreTest, AnOutdatedLineOfAnotherRankHidesNoNewerOne) {
   const fs::path shard = write_shard(0, {1});
   const ShardInfo info = TrajectoryReader(shard).info();
@@ -464,7 +464,6 @@ TEST_F(TrajectoryStoreTest, EarlierVersionsAreReadAndLaterOnesRefused) {
   }
 }
 
-// Written wrongly, then sealed.
 TEST_F(TrajectoryStoreTest, SealedButInconsistentShardsAreRefused) {
   const auto refused = [&](const std::string& dataset, const auto& values,
                            const std::string& expected) {

@@ -71,7 +71,6 @@ TEST(CompletionSet, ProgramsTakenAsTheyAreBearNoStylesName) {
   EXPECT_NE(styled("evalchemy").completions.at(0).key, bare.completions.at(0).key);
 }
 
-/// As in evaluation.
 TEST(CompletionSet, ACompletionEndsAtItsStylesStopTexts) {
   const TemporaryDirectory directory;
   std::string records;

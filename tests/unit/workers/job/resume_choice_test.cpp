@@ -54,7 +54,7 @@ TEST(ResumeChoice, ASpikeGuardForgetsValuesOfAnotherLoss) {
   EXPECT_EQ(after("rounds.1.mask", 1), emptied);
   EXPECT_EQ(after("rounds.2.mask", 1), filled) << "another round's";
   EXPECT_EQ(after("rounds.1.steps", 1), filled);
-  // As the message of a run stopped by spikes suggests.
+  // The message of a run stopped by spikes suggests this.
   EXPECT_EQ(after("train.learning_rate", 1), filled);
 }
 

@@ -83,7 +83,7 @@ TEST(ControlChannel, AFailureOfTheLinkReachesTheWorkerAndIsSaidAtOnce) {
   std::promise<std::string> said;
   ControlChannel channel(std::make_unique<BrokenLink>(), clock,
                          {.on_lost = [&](const std::string& text) { said.set_value(text); }});
-  // As in training, when the channel is unused.
+  // The channel is unused, as in training.
   EXPECT_THAT(said.get_future().get(), ::testing::HasSubstr("the wire is cut"));
   channel.request_lease({1, false, false});
   EXPECT_THROW((void)channel.take_lease(), CommError);

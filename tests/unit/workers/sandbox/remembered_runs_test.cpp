@@ -43,7 +43,7 @@ class NumberingRunner final : public CodeRunner {
 
 class RememberedRunsTest : public ::testing::Test {
  protected:
-  /// As a new process.
+  /// Simulates a new process.
   std::vector<std::string> run(const CodeRunRequest& request, const std::string& environment = "e",
                                std::int64_t accepted = 100) {
     RememberedRuns runner(std::make_unique<NumberingRunner>(runs_), environment,

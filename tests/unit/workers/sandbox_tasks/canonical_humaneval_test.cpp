@@ -15,7 +15,7 @@ TEST_F(BenchmarkTest, EveryCanonicalSolutionOfHumanevalPasses) {
   fmt::print("164 programs in {:.1f} s\n", seconds.count());
 }
 
-/// As by a chat model: whole programs in text.
+/// A chat model answers with whole programs in text.
 TEST_F(BenchmarkTest, EveryCanonicalSolutionOfHumanevalPassesInEachStyle) {
   for (const char* style : {"lm-eval", "evalplus"}) {
     const auto task = make_task("humaneval", {.prompt_style = style});
