@@ -24,7 +24,7 @@ using Json = nlohmann::json;
 constexpr const char* kFormatName = "jforge-checkpoint";
 constexpr const char* kChecksumKey = "checksum";
 
-/// Hash of the document without its checksum field, keys in sorted order.
+/// Hashes the document without its checksum field, keys sorted.
 std::string document_checksum(Json document) {
   document.erase(kChecksumKey);
   return hash_hex(hash64(std::string_view(document.dump())));
@@ -66,7 +66,7 @@ CheckpointShard shard_from_document(const Json& document) {
   return shard;
 }
 
-/// Number of elements, or DataError for a negative dimension or an overflow.
+/// Returns the element count. Throws DataError for a negative dimension or an overflow.
 std::int64_t checked_elements(const CheckpointTensor& tensor) {
   std::int64_t product = 1;
   for (const std::int64_t dim : tensor.shape) {
@@ -96,7 +96,7 @@ void check_shards(const CheckpointManifest& manifest) {
   }
 }
 
-/// Every element of every tensor lies in exactly one slice.
+/// Throws DataError unless every element of every tensor lies in exactly one slice.
 void check_coverage(const CheckpointManifest& manifest) {
   std::set<std::string> names;
   std::vector<std::vector<CheckpointSlice>> by_tensor(manifest.tensors.size());
@@ -242,7 +242,7 @@ std::vector<CheckpointDirectory> list_checkpoint_directories(const std::filesyst
     if (std::regex_match(name, match, pattern)) {
       const CheckpointDirectory directory{std::stoll(match[1]), std::stoll(match[2]),
                                           entry->path()};
-      // A name with superfluous zeros would be a second name for the same checkpoint.
+      // Extra zeros would give one checkpoint two names.
       if (name == checkpoint_directory_name(directory.round, directory.step)) {
         found.push_back(directory);
       }

@@ -1,6 +1,6 @@
 #pragma once
 
-/// What makes a directory a checkpoint: manifest.json, written last (CHECKPOINT_FORMAT.md).
+/// manifest.json, which makes a directory a checkpoint; written last (CHECKPOINT_FORMAT.md).
 
 #include <cstddef>
 #include <cstdint>
@@ -16,19 +16,19 @@
 
 namespace jforge {
 
-/// Where a run stands, as its owner tells it.
+/// Progress that the caller records in a checkpoint.
 struct CheckpointState {
   std::int64_t round = 0;              ///< ≥ 0
-  std::int64_t step = 0;               ///< Optimizer steps of the round that are done, ≥ 0.
+  std::int64_t step = 0;               ///< Optimizer steps done in the round, ≥ 0.
   std::string phase;                   ///< "train", "pretrain", …
   std::int64_t optimizer_updates = 0;  ///< Exponent of Adam's bias correction.
-  Identity identity;                   ///< Of the run that wrote it.
-  std::string cursors;                 ///< Opaque to checkpoints: the caller's JSON.
+  Identity identity;                   ///< Identity of the writing run.
+  std::string cursors;                 ///< The caller's JSON, opaque here.
 
   bool operator==(const CheckpointState&) const = default;
 };
 
-/// Elements [begin, end) of tensor number `tensor` of the manifest, flattened row-major.
+/// Elements [begin, end) of manifest tensor number `tensor`, flattened row-major.
 struct CheckpointSlice {
   std::size_t tensor = 0;
   std::int64_t begin = 0;
@@ -37,7 +37,6 @@ struct CheckpointSlice {
   bool operator==(const CheckpointSlice&) const = default;
 };
 
-/// One shard file.
 struct CheckpointShard {
   Rank rank = 0;
   std::string file;  ///< Name inside the directory.
@@ -57,22 +56,22 @@ struct CheckpointTensor {
 };
 
 struct CheckpointManifest {
-  static constexpr int kFormatVersion = 2;  ///< What is written.
-  static constexpr int kOldestVersion = 1;  ///< What is still read.
+  static constexpr int kFormatVersion = 2;  ///< Version written.
+  static constexpr int kOldestVersion = 1;  ///< Oldest version read.
 
   int version = kFormatVersion;
   CheckpointState state;
   int world_size = 0;
   bool has_moments = true;  ///< False: weights only.
-  std::string nonce;        ///< Drawn once per writer; every shard of the checkpoint carries it.
+  std::string nonce;        ///< Random per writer; every shard repeats it.
   std::vector<CheckpointTensor> tensors;
   std::vector<CheckpointShard> shards;  ///< By rank.
 
-  /// One JSON document with a checksum over its content, newline at the end.
+  /// Returns one JSON document with a checksum over its content and a final newline.
   [[nodiscard]] std::string to_json() const;
-  /// Reads and checks everything that can be checked without the shards: format version, checksum,
-  /// one shard of each rank under its proper name, every element of every tensor in exactly one
-  /// slice. Throws DataError naming `source`.
+  /// Parses and checks a manifest without its shards: format version, checksum, one properly named
+  /// shard per rank, every element of every tensor in exactly one slice. Throws DataError naming
+  /// `source`.
   [[nodiscard]] static CheckpointManifest from_json(std::string_view text,
                                                     const std::string& source);
 
@@ -86,25 +85,25 @@ inline constexpr const char* kManifestName = "manifest.json";
 /// "shard-00000-of-00004.h5"
 [[nodiscard]] std::string shard_file_name(Rank rank, int world_size);
 
-/// A directory whose name is a checkpoint's; nothing is said about its content.
+/// A directory named like a checkpoint; its content is unchecked.
 struct CheckpointDirectory {
   std::int64_t round = 0;
   std::int64_t step = 0;
   std::filesystem::path path;
 };
-/// All of them under `root`, newest (highest round, then step) first; empty when `root` does not
-/// exist.
+/// Returns the checkpoint directories under `root`, newest (highest round, then step) first; empty
+/// if `root` does not exist. Throws EnvironmentError if `root` cannot be listed.
 [[nodiscard]] std::vector<CheckpointDirectory> list_checkpoint_directories(
     const std::filesystem::path& root);
 
-/// Manifest of a checkpoint directory. Throws DataError: absent, garbled, or of another round and
-/// step than the directory's name says.
+/// Reads a directory's manifest. Throws DataError if it is missing, invalid, or records another
+/// round or step than the directory name.
 [[nodiscard]] CheckpointManifest read_manifest(const std::filesystem::path& directory);
 
-/// The tensors of a table as a manifest lists them.
+/// Returns the table's tensors in manifest form.
 [[nodiscard]] std::vector<CheckpointTensor> checkpoint_tensors(const ParameterTable& table);
 
-/// One shard's entry as JSON, to send it to the rank that writes the manifest, and back.
+/// Converts a shard entry to and from JSON, to send it to the rank that writes the manifest.
 [[nodiscard]] std::string shard_to_json(const CheckpointShard& shard);
 [[nodiscard]] CheckpointShard shard_from_json(std::string_view text);
 

@@ -14,13 +14,13 @@ namespace jforge {
 
 namespace {
 
-/// Why a directory is not a valid checkpoint, or the checkpoint.
+/// Either a valid checkpoint or the reason why the directory is not one.
 struct Examination {
   std::optional<Checkpoint> checkpoint;
   std::string reason;
 };
 
-/// First complaint about the files numbered first, first + stride, …; empty when there is none.
+/// Returns the first error among files first, first + stride, …; empty if there is none.
 std::string verify_files(const Checkpoint& checkpoint, std::size_t first, std::size_t stride) {
   for (std::size_t i = first; i < checkpoint.manifest.shards.size(); i += stride) {
     try {
@@ -45,7 +45,7 @@ Examination examine(const std::filesystem::path& directory) {
   }
 }
 
-/// What to say of a directory that was named as a checkpoint and is none.
+/// Returns the error for a directory that was named as a checkpoint but is not one.
 DataError refusal_of(const std::filesystem::path& directory, const std::string& reason) {
   for (const auto& parent : {directory, directory / "checkpoints"}) {
     const auto within = list_checkpoint_directories(parent);
@@ -57,7 +57,7 @@ DataError refusal_of(const std::filesystem::path& directory, const std::string& 
   return DataError(fmt::format("{} is not a valid checkpoint: {}", directory.string(), reason));
 }
 
-/// Collective: rank 0 reads the manifest, the ranks share the files, all learn the first complaint.
+/// Collective: rank 0 reads the manifest, the ranks share the files, all learn the first error.
 Examination examine(const Communicator& comm, const std::filesystem::path& directory) {
   std::string manifest;
   std::string reason;
@@ -93,8 +93,8 @@ Examination examine(const Communicator& comm, const std::filesystem::path& direc
   return {std::move(checkpoint), {}};
 }
 
-/// Names of the candidate directories, newest first, as rank 0 sees them: every rank walks the same
-/// list.
+/// Returns the candidate directory names, newest first, as rank 0 lists them, so every rank walks
+/// the same list.
 std::vector<std::string> list_names(const Communicator& comm, const std::filesystem::path& root) {
   std::string joined;
   static_cast<void>(agree(comm, false, [&] {
@@ -211,7 +211,7 @@ SliceReader::SliceReader(const Checkpoint& checkpoint, const ParameterTable& tab
 SliceReader::~SliceReader() = default;
 
 ShardFile& SliceReader::open(std::size_t shard) {
-  // As many as a rank of a smaller world meets in each group, and few beside a process's limit.
+  // Enough for one group read by a rank of a smaller world; far below a process's file limit.
   constexpr std::size_t kOpenFiles = 64;
   const auto found = std::find_if(open_.begin(), open_.end(),
                                   [&](const auto& entry) { return entry.first == shard; });

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Finds the newest checkpoint that can be trusted and reads it at any world size.
+/// Finds the newest valid checkpoint and reads it at any world size.
 
 #include <cstdint>
 #include <filesystem>
@@ -20,67 +20,66 @@
 
 namespace jforge {
 
-/// A checkpoint whose manifest and files were verified.
+/// A checkpoint with verified manifest and shard files.
 struct Checkpoint {
   std::filesystem::path directory;
   CheckpointManifest manifest;
 };
 
 struct CheckpointSearch {
-  std::optional<Checkpoint> newest;  ///< Absent when no directory holds a valid checkpoint.
-  std::vector<std::string>
-      skipped;  ///< Newer directories that do not, each with the reason, newest first.
+  std::optional<Checkpoint> newest;  ///< Absent if no directory is valid.
+  std::vector<std::string> skipped;  ///< Why each newer directory is invalid, newest first.
 };
 
-/// The checkpoint of highest (round, step) under `root` whose manifest holds and whose files have
-/// the sizes and checksums it says. Directories without a valid manifest are no checkpoints and are
-/// skipped with a reason.
+/// Returns the valid checkpoint of highest (round, step) under `root`. Skips, with a reason, every
+/// directory whose manifest, file sizes or checksums do not hold.
 [[nodiscard]] CheckpointSearch find_newest_checkpoint(const std::filesystem::path& root);
-/// Collective over `comm`: the ranks share the reading of files; all get the same answer.
+/// Collective over `comm`: the ranks share the file reads and get the same answer.
 [[nodiscard]] CheckpointSearch find_newest_checkpoint(const Communicator& comm,
                                                       const std::filesystem::path& root);
 
-/// One named checkpoint (--resume PATH). Throws DataError with the reason when it is not valid.
+/// Opens the named checkpoint (--resume PATH). Throws DataError with the reason if it is invalid.
 [[nodiscard]] Checkpoint open_checkpoint(const std::filesystem::path& directory);
 /// Collective over `comm`.
 [[nodiscard]] Checkpoint open_checkpoint(const Communicator& comm,
                                          const std::filesystem::path& directory);
 
-/// Throws ConfigError listing the identity keys (old → new) in which the checkpoint differs from
-/// `identity`, but for those in `accepted`.
+/// Throws ConfigError listing the identity keys (old → new), except those in `accepted`, in which
+/// the checkpoint differs from `identity`.
 void expect_same_identity(const Checkpoint& checkpoint, const Identity& identity,
                           const std::vector<std::string>& accepted);
 
-/// Throws DataError naming the first tensor that the checkpoint and the table do not agree on.
+/// Throws DataError naming the first tensor in which checkpoint and table differ.
 void expect_same_tensors(const Checkpoint& checkpoint, const ParameterTable& table);
 
-/// Reads any part of a checkpoint, whatever world size wrote it, straight into its target: no copy
-/// and no memory beside it. Opens only the files that hold what is asked for, and keeps the last
-/// few open, so that a model can be read group by group. Not collective, not thread-safe.
+/// Reads any part of a checkpoint of any world size straight into its target, without extra memory.
+/// Opens only the files it needs and keeps the last few open, for reading a model group by group.
+/// Not collective, not thread-safe.
 class SliceReader {
  public:
-  /// Both outlive the reader. Throws DataError when the tensors are not the table's.
+  /// Both arguments must outlive the reader. Throws DataError if the tensors differ from the
+  /// table's.
   SliceReader(const Checkpoint& checkpoint, const ParameterTable& table);
   ~SliceReader();
   SliceReader(const SliceReader&) = delete;
   SliceReader& operator=(const SliceReader&) = delete;
 
-  /// Fills `target` with the elements of `ranges` of the table's flat vector, one range after
-  /// another; padding becomes zero. Throws DataError naming the file, also when moments are asked
-  /// of a checkpoint that has none; then parts of the target may have been filled.
+  /// Fills `target` with `ranges` of the table's flat vector, one after another; padding becomes
+  /// zero. Throws DataError if a file is damaged or the checkpoint lacks the requested moments;
+  /// `target` may then be partly filled.
   void read(ShardVector vector, std::span<const ParameterTable::Range> ranges,
             std::span<float> target);
-  /// Fills `target`, a shard vector of the table (checkpoints/shard_slices.h), with what is shard
-  /// `shard`'s. Throws as read().
+  /// Fills `target`, the shard vector of shard `shard` (checkpoints/shard_slices.h). Throws as
+  /// read().
   void read_shard(ShardVector vector, int shard, std::span<float> target);
 
-  /// Elements that came from files so far.
+  /// Elements read from files so far.
   [[nodiscard]] std::int64_t elements_read() const noexcept { return elements_read_; }
-  /// Files opened so far; one that was closed and opened again counts twice.
+  /// Files opened so far; reopened ones count again.
   [[nodiscard]] std::int64_t files_opened() const noexcept { return files_opened_; }
 
  private:
-  /// Elements of the flat vector that a slice of a shard holds.
+  /// Range of the flat vector that one slice of a shard holds.
   struct Place {
     std::int64_t begin = 0;
     std::int64_t end = 0;
@@ -92,21 +91,21 @@ class SliceReader {
 
   const Checkpoint& checkpoint_;
   const ParameterTable& table_;
-  std::vector<Place> places_;  ///< All of the checkpoint, ascending.
-  /// Open files by shard number, the one used last first.
+  std::vector<Place> places_;  ///< The whole checkpoint, ascending.
+  /// Open files by shard number, most recently used first.
   std::list<std::pair<std::size_t, ShardFile>> open_;
   std::int64_t elements_read_ = 0;
   std::int64_t files_opened_ = 0;
 };
 
-/// A checkpoint's weights one tensor at a time (TensorValues of hf_model.h): memory of the largest,
-/// charged to `account`.
+/// Reads weights one tensor at a time (TensorValues of hf_model.h) into a buffer for the largest
+/// tensor, charged to `account`.
 class CheckpointTensors {
  public:
-  /// All three outlive it. Throws as SliceReader.
+  /// All three arguments must outlive this object. Throws as SliceReader.
   CheckpointTensors(const Checkpoint& checkpoint, const ParameterTable& table,
                     MemoryAccount& account);
-  /// Valid until the next call. Throws DataError as SliceReader::read.
+  /// Returns a tensor's weights, valid until the next call. Throws as SliceReader::read().
   [[nodiscard]] std::span<const float> operator()(const ParameterEntry& entry);
 
  private:
@@ -114,22 +113,21 @@ class CheckpointTensors {
   Buffer memory_;
 };
 
-/// SliceReader::read for one vector and one set of ranges.
+/// Runs SliceReader::read() once.
 void read_slices(const Checkpoint& checkpoint, const ParameterTable& table, ShardVector vector,
                  std::span<const ParameterTable::Range> ranges, std::span<float> target);
 
-/// Fills the shard vectors of shard `shard` of `table` (checkpoints/shard_slices.h); padding
-/// becomes zero. Either all three have shard_vector_size(table) elements, or the moments are empty
-/// and only weights are read. Throws DataError as SliceReader does.
+/// Fills the shard vectors of shard `shard` (checkpoints/shard_slices.h), each with
+/// shard_vector_size(table) elements; padding becomes zero. If both moments are empty, reads only
+/// weights. Throws as SliceReader.
 void read_shard_vectors(const Checkpoint& checkpoint, const ParameterTable& table, int shard,
                         std::span<float> weights, std::span<float> first_moment,
                         std::span<float> second_moment);
 
-/// All weights into the flat float32 vector of `table`, for one process alone; padding becomes
-/// zero.
+/// Reads all weights into the table's flat float32 vector, in one process; padding becomes zero.
 void read_weights(const Checkpoint& checkpoint, const ParameterTable& table, TensorView flat);
-/// Collective over `comm`: rank 0 reads, group by group, and every group is broadcast. A checkpoint
-/// that rank 0 cannot read is everybody's DataError; the others need not see the files.
+/// Collective over `comm`: rank 0 reads and broadcasts group by group, so only rank 0 needs the
+/// files. All ranks throw DataError if rank 0 cannot read.
 void read_weights(const Communicator& comm, const Checkpoint& checkpoint,
                   const ParameterTable& table, TensorView flat);
 

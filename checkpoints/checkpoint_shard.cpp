@@ -43,8 +43,8 @@ void expect_owner(const Hdf5Reader& file, const CheckpointManifest& manifest,
 
 }  // namespace
 
-/// Version 1 has a checksummed dataset for each slice and vector, read through HDF5; version 2 one
-/// run of bytes for each vector, read without it.
+/// Version 1 has one checksummed dataset per slice and vector, read through HDF5. Version 2 has one
+/// run of bytes per vector, read without HDF5.
 struct ShardFile::State {
   State(const std::filesystem::path& path, const CheckpointManifest& checkpoint,
         const CheckpointShard& entry)
@@ -66,9 +66,9 @@ struct ShardFile::State {
   const CheckpointManifest& manifest;
   const CheckpointShard& shard;
   Hdf5Reader file;
-  std::vector<std::int64_t> slice_begin;  ///< First element of each slice in a vector.
+  std::vector<std::int64_t> slice_begin;  ///< Offset of each slice in a vector, in elements.
   std::optional<RangeReader> bytes;
-  std::vector<std::uint64_t> vector_begin;  ///< By ShardVector, bytes from the file's start.
+  std::vector<std::uint64_t> vector_begin;  ///< Byte offset in the file, by ShardVector.
 };
 
 ShardFile::ShardFile(const std::filesystem::path& directory, const CheckpointManifest& manifest,

@@ -1,7 +1,6 @@
 #pragma once
 
-/// One shard file of a checkpoint: a rank's slices of named tensors (CHECKPOINT_FORMAT.md). No MPI
-/// here.
+/// Checkpoint shard files: a rank's slices of named tensors (CHECKPOINT_FORMAT.md). Uses no MPI.
 
 #include <cstdint>
 #include <filesystem>
@@ -15,10 +14,10 @@
 
 namespace jforge {
 
-/// What a shard holds for each element: the float32 weight, and Adam's moments.
+/// Vectors of a shard, float32: the weights and Adam's moments.
 enum class ShardVector : std::uint8_t { parameter = 0, first_moment = 1, second_moment = 2 };
 
-/// Whose shard it is: written into the file, compared on reading.
+/// Identifies a shard: written into its file, compared on reading.
 struct ShardOwner {
   std::int64_t round = 0;
   std::int64_t step = 0;
@@ -27,41 +26,40 @@ struct ShardOwner {
   std::string nonce;
 };
 
-/// The values of a shard: for each vector the slices' elements one after another, in the order of
-/// `slices`. The moments are both empty in a checkpoint of weights only.
+/// For each vector, the elements of all slices in the order of `slices`. Both moments are empty in
+/// a weights-only checkpoint.
 struct ShardValues {
   std::span<const float> parameter;
   std::span<const float> first_moment;
   std::span<const float> second_moment;
 };
 
-/// Publishes one shard durably in `directory` (which exists) and returns its manifest entry; slices
-/// index into the manifest's tensors. All steps of a ShardWriter (shard_writer.h). Throws
-/// EnvironmentError; then no file is left.
+/// Durably publishes one shard in the existing `directory` by running a ShardWriter
+/// (shard_writer.h) to its end. Slices index the manifest's tensors. Returns the manifest entry.
+/// Throws EnvironmentError; then no file is left.
 [[nodiscard]] CheckpointShard write_shard(const std::filesystem::path& directory,
                                           const ShardOwner& owner,
                                           std::span<const ShardSlice> slices,
                                           const ShardValues& values);
 
-/// Throws DataError naming the file when it is missing or its size or checksum is not the
-/// manifest's. Reads bytes only, never through HDF5, so it ends in bounded time whatever the file
-/// holds.
+/// Throws DataError naming the file if it is missing or its size or checksum differs from the
+/// manifest. Does not use HDF5, which may loop on a damaged file.
 void verify_shard(const std::filesystem::path& directory, const CheckpointShard& shard);
 
-/// An open shard file. Values go straight from it into their targets. Not thread-safe.
+/// An open shard file. Not thread-safe.
 class ShardFile {
  public:
-  /// Opens shard number `shard` of the manifest, which outlives this object; the file must have
-  /// been verified. Throws DataError naming the file; one that says it belongs to another
-  /// checkpoint or rank than the manifest does is refused.
+  /// Opens shard number `shard` of the manifest, which must outlive this object. Requires:
+  /// verify_shard() accepted the file. Throws DataError naming a file of another checkpoint or
+  /// rank.
   ShardFile(const std::filesystem::path& directory, const CheckpointManifest& manifest,
             std::size_t shard);
   ~ShardFile();
   ShardFile(ShardFile&&) noexcept;
   ShardFile& operator=(ShardFile&&) noexcept;
 
-  /// Elements [begin, begin + target.size()) of slice number `slice` of the shard, counted from the
-  /// slice's first. Throws DataError naming the file.
+  /// Reads elements [begin, begin + target.size()), relative to the shard's slice number `slice`.
+  /// Throws DataError naming the file.
   void read(std::size_t slice, ShardVector vector, std::int64_t begin, std::span<float> target);
 
  private:

@@ -27,13 +27,13 @@ namespace jforge {
 
 namespace {
 std::string draw_nonce() {
-  // Not part of any result: it only tells the files of one writer from those of another.
+  // Affects no result: only distinguishes the files of different writers.
   std::random_device device;
   const std::uint64_t high = device();
   return hash_hex((high << 32) ^ device());
 }
 
-/// Removes a directory that is no checkpoint (any more): the manifest first, durably.
+/// Removes an invalid or expired checkpoint: the manifest first, durably.
 void remove_checkpoint(const std::filesystem::path& directory) {
   std::error_code reason;
   if (std::filesystem::remove(directory / kManifestName, reason)) {
@@ -48,7 +48,6 @@ void remove_checkpoint(const std::filesystem::path& directory) {
   }
 }
 
-/// One part of a state that is copied: values of one tensor.
 struct CopyPart {
   std::span<const float> source;
   float* target = nullptr;
@@ -56,7 +55,7 @@ struct CopyPart {
   std::size_t tensor = 0;
 };
 
-/// The exponent of an infinity and of what is not a number.
+/// Exponent bits of infinities and NaNs.
 constexpr std::uint32_t kNotFinite = 0x7f800000U;
 
 bool copy_plainly(std::span<const float> source, float* target) {
@@ -69,8 +68,8 @@ bool copy_plainly(std::span<const float> source, float* target) {
   return bad == 0;
 }
 
-/// Copies; whether every value is finite. Memory is read once for both, and where the processor can
-/// the target is not fetched only to be overwritten.
+/// Copies and returns whether every value is finite, in one pass. With SSE2, streaming stores avoid
+/// fetching the target.
 bool copy_finite(std::span<const float> source, float* target) {
 #if defined(__SSE2__)
   constexpr std::size_t kLanes = 4;
@@ -97,9 +96,8 @@ bool copy_finite(std::span<const float> source, float* target) {
 #endif
 }
 
-/// Copies all parts; the number of the first that holds a value that is not finite, or the number
-/// of parts. More than one thread takes part: one alone does not fill a memory bus, and training
-/// waits.
+/// Copies all parts. Returns the index of the first part with a non-finite value, or the number of
+/// parts. Uses threads because training waits and one thread does not saturate the memory bus.
 std::size_t copy_parts(std::span<const CopyPart> parts) {
   constexpr unsigned kMostThreads = 4;
   std::atomic<std::size_t> next{0};
@@ -120,7 +118,7 @@ std::size_t copy_parts(std::span<const CopyPart> parts) {
       helpers.emplace_back(work);
     }
   } catch (const std::system_error&) {
-    // Fewer helpers: the same result, later.
+    // Continues with fewer helpers.
   }
   work();
   for (std::thread& helper : helpers) {
@@ -163,7 +161,7 @@ CheckpointWriter::~CheckpointWriter() {
     join();
     return;
   }
-  // Without the others' there will be no manifest: the thread ends behind the step that it is at.
+  // Without the other ranks there is no commit, so the thread ends after its current step.
   awaited_.store(true);
   if (thread_.joinable()) {
     thread_.join();
@@ -244,12 +242,12 @@ void CheckpointWriter::snapshot(const TrainingStateView& view) {
   for (const ShardSlice& slice : slices_) {
     slice_elements_ += static_cast<std::size_t>(slice.size());
   }
-  // Every vector begins where transfers past the page cache may.
+  // Each vector is aligned for direct I/O.
   constexpr std::size_t kAligned = DirectFile::kAlignment / sizeof(float);
   const std::size_t stride = (slice_elements_ + kAligned - 1) / kAligned * kAligned;
   const std::size_t bytes = ((has_moments_ ? 3 : 1) * stride + kAligned) * sizeof(float);
   if (copy_.bytes() < bytes) {
-    copy_ = Buffer();  // Freed before the larger one is taken.
+    copy_ = Buffer();  // Freed before the larger allocation.
     copy_ = Buffer(bytes, account_);
   }
   void* start = copy_.data();
@@ -268,7 +266,7 @@ void CheckpointWriter::snapshot(const TrainingStateView& view) {
     for (const ShardSlice& slice : slices_) {
       const auto size = static_cast<std::size_t>(slice.size());
       const ConstTensorView from = state.rows(slice.*begin, slice.*begin + slice.size());
-      // What lies on a device comes slice by slice, and its copy is what is looked through.
+      // Device values are copied slice by slice; copy_parts() then checks the copy.
       if (from.device() != Device::cpu) {
         copy_tensor(from, TensorView(target, from.shape()));
       }
@@ -341,7 +339,7 @@ bool CheckpointWriter::work_some() noexcept {
 }
 
 void CheckpointWriter::join() noexcept {
-  // Where every core is busy the thread would take for ever.
+  // On busy cores the low-priority thread might never finish.
   awaited_.store(true);
   while (stage_ != Stage::none && work_some()) {
   }
@@ -355,7 +353,7 @@ void CheckpointWriter::end_stage() {
   const Stage ended = std::exchange(stage_, Stage::none);
   together(comm_, [&] {
     if (failure_) {
-      shard_writer_.reset();  // What it has written is no file.
+      shard_writer_.reset();  // Discards the partial file.
       std::rethrow_exception(std::exchange(failure_, nullptr));
     }
   });
@@ -386,14 +384,14 @@ void CheckpointWriter::prune(const CheckpointState& newest) const {
       log_debug("removed checkpoint {}", name);
     }
   } catch (const EnvironmentError& error) {
-    // The new checkpoint is durable; an old one that cannot be removed is no reason to stop.
+    // The new checkpoint is durable, so a failed removal must not stop the run.
     log_warn("old checkpoints stay: {}", error.what());
   }
 }
 
 void commit_checkpoint(const std::filesystem::path& directory, const CheckpointManifest& manifest) {
   const std::string text = manifest.to_json();
-  // Parsed back before it counts: a manifest that readers would refuse must not be published.
+  // A manifest that readers would reject must not be published.
   expect(CheckpointManifest::from_json(text, "the manifest to be written") == manifest,
          "a checkpoint manifest does not survive its own format");
   fault_point("checkpoint.manifest");
@@ -421,7 +419,7 @@ std::vector<std::string> prune_checkpoints(const std::filesystem::path& root,
     } catch (const DataError&) {
       keep = false;
     } catch (const EnvironmentError& error) {
-      // It may be whole: who looks when the file system answers again decides.
+      // It may be valid; a later prune decides.
       log_warn("{} is kept: {}", directory.path.string(), error.what());
       keep = true;
     }

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kFormatName = "jforge-checksums";
-constexpr int kFormatVersion = 2;  // What is written; 1 is read as well.
+constexpr int kFormatVersion = 2;  // Written; version 1 is read too.
 
 struct FileChecksum {
   std::string file;
@@ -32,7 +32,7 @@ struct FileChecksum {
   std::string hash;
 };
 
-/// NAME or FOLDER/NAME, neither of which leads out of the directory.
+/// Returns whether `name` is NAME or FOLDER/NAME and stays inside the directory.
 bool names_a_file_within(const std::string& name) {
   const auto plain = [](const fs::path& part) {
     return !part.empty() && part != "." && part != ".." && part.filename() == part;
@@ -69,7 +69,7 @@ std::vector<FileChecksum> parse_checksums(const fs::path& path) {
   }
 }
 
-/// What is wrong with a file; empty when nothing is.
+/// Describes how a file differs from its entry; empty if it matches.
 std::string difference(const fs::path& directory, const FileChecksum& expected) {
   std::error_code reason;
   const std::uint64_t bytes = fs::file_size(directory / expected.file, reason);
@@ -84,8 +84,8 @@ std::string difference(const fs::path& directory, const FileChecksum& expected) 
              : expected.file + " does not match its checksum";
 }
 
-/// What lies in `directory` and in its folders, those folders apart, as NAME or FOLDER/NAME;
-/// sorted.
+/// Returns the entries of `directory` and of its folders, except those folders, sorted, as NAME or
+/// FOLDER/NAME.
 std::vector<std::string> listing_of(const fs::path& directory) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(directory)) {
@@ -131,7 +131,7 @@ std::vector<std::string> unlisted_files(const fs::path& directory) {
              std::ranges::find(files, name, &FileChecksum::file) != files.end();
     });
   } catch (const DataError&) {
-    // Nobody's list: everything stays.
+    // An invalid list lists no file.
   }
   return names;
 }

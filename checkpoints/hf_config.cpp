@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-/// Both keys must name one family, where they are there.
+/// Both keys, if present, must name the same family.
 const FamilyTraits& read_family(const HfJsonFile& file) {
   const json* const architectures = file.find("architectures");
   const json* const model_type = file.find("model_type");
@@ -59,7 +59,7 @@ const FamilyTraits& read_family(const HfJsonFile& file) {
                                         architectures->dump()));
 }
 
-/// A window that holds every position is full attention.
+/// A window that covers every position is full attention; throws DataError for any other.
 void check_window(const HfJsonFile& file, std::int64_t when_absent) {
   const bool named = file.names("sliding_window");
   if (named && file.find("sliding_window") == nullptr) {
@@ -77,7 +77,7 @@ void check_window(const HfJsonFile& file, std::int64_t when_absent) {
   }
 }
 
-/// Refuses what the kernels do not compute: running such a model would be silently wrong.
+/// Rejects features that the kernels do not compute, because the results would be silently wrong.
 void check_features(const HfJsonFile& file, const FamilyTraits& family) {
   const json& activation = file.require("hidden_act");
   if (activation != json("silu") && activation != json("swish")) {  // One function, two names.
@@ -108,7 +108,7 @@ void check_features(const HfJsonFile& file, const FamilyTraits& family) {
   }
 }
 
-/// A number among the keys of a rotary embedding, `where` in the file.
+/// Returns a number from a rotary embedding's `parameters`, which the file has under `where`.
 double rope_number(const HfJsonFile& file, const char* where, const json& parameters,
                    const char* key) {
   const auto found = parameters.find(key);
@@ -118,7 +118,7 @@ double rope_number(const HfJsonFile& file, const char* where, const json& parame
   return found->get<double>();
 }
 
-/// The scaling that `parameters` name, under the key `where` of the file.
+/// Reads the scaling in `parameters`, which the file has under `where`.
 void read_rope_scaling(const HfJsonFile& file, const char* where, const json& parameters,
                        RotarySettings& rope) {
   if (!parameters.is_object()) {
@@ -156,8 +156,8 @@ void read_rope_scaling(const HfJsonFile& file, const char* where, const json& pa
   }
 }
 
-/// Reads transformers 4's rope_theta and rope_scaling, transformers 5's rope_parameters, or both.
-/// Llama 2's first files have none. Refuses values that differ, because each version would read its
+/// Reads transformers 4's rope_theta and rope_scaling, transformers 5's rope_parameters, or both;
+/// Llama 2's first files have neither. Rejects differing values, because each version reads its
 /// own.
 RotarySettings read_rope(const HfJsonFile& file, const FamilyTraits& family) {
   RotarySettings rope;
@@ -202,8 +202,8 @@ RotarySettings read_rope(const HfJsonFile& file, const FamilyTraits& family) {
   return rope;
 }
 
-/// Returns no_rope_layers, which has a 0 for each layer without a rotary embedding, or else every
-/// no_rope_layer_interval-th layer.
+/// Returns the layers without a rotary embedding: those with 0 in no_rope_layers, else every
+/// no_rope_layer_interval-th.
 std::vector<std::int64_t> read_layers_without_rope(const HfJsonFile& file, std::int64_t layers) {
   constexpr const char* kLayers = "no_rope_layers";
   constexpr const char* kInterval = "no_rope_layer_interval";
@@ -231,9 +231,9 @@ std::vector<std::int64_t> read_layers_without_rope(const HfJsonFile& file, std::
   return without;
 }
 
-/// head_dim, where the file or the family says it.
+/// Returns head_dim as the file, or else the family, gives it.
 std::optional<std::int64_t> read_head_size(const HfJsonFile& file, const FamilyTraits& family) {
-  constexpr std::int64_t kLargest = 1 << 20;  // So that products with it do not overflow.
+  constexpr std::int64_t kLargest = 1 << 20;  // Keeps products from overflowing.
   if (file.find("head_dim") == nullptr) {
     return family.head_size;
   }
@@ -272,8 +272,8 @@ TransformerConfig read_hf_config(const fs::path& model_directory) {
   config.intermediate_size = file.integer("intermediate_size");
   config.num_layers = file.integer("num_hidden_layers");
   config.num_heads = file.integer("num_attention_heads");
-  // With null there are as many as query heads, and without the key unless `transformers` has
-  // another default for the family.
+  // Null means one KV head per query head. So does an absent key, unless `transformers` has another
+  // default for the family.
   const bool grouped = file.find("num_key_value_heads") != nullptr ||
                        (family.needs_kv_heads && !file.names("num_key_value_heads"));
   config.num_kv_heads = grouped ? file.integer("num_key_value_heads") : config.num_heads;

@@ -44,7 +44,7 @@ bool is_weight_file(const std::string& name) {
 
 using OrderedJson = nlohmann::ordered_json;
 
-/// The source's config.json, or null when it has none. Throws DataError when it describes another
+/// Returns the source's config.json, or null if absent. Throws DataError if it describes another
 /// model.
 OrderedJson source_config(const fs::path& source_directory, const TransformerConfig& config) {
   const fs::path source = source_directory / "config.json";
@@ -58,14 +58,13 @@ OrderedJson source_config(const fs::path& source_directory, const TransformerCon
   return parse_bounded_json<OrderedJson>(read_file(source), source.string());
 }
 
-/// One token id, or a list of them.
 OrderedJson eos_json(const TransformerConfig& config) {
   return config.eos_ids.size() == 1 ? OrderedJson(config.eos_ids.front())
                                     : OrderedJson(config.eos_ids);
 }
 
-/// Where `directory` has a generation_config.json, transformers stops at its tokens alone, so also
-/// at none: what was taken from config.json stands there then.
+/// transformers takes stop tokens only from generation_config.json if it exists. Adds config.json's
+/// to one that names none.
 void name_stop_tokens(const fs::path& directory, const TransformerConfig& config) {
   const fs::path path = directory / kHfGenerationFile;
   if (!hf_file_present(path) || config.eos_ids.empty()) {
@@ -81,7 +80,7 @@ void name_stop_tokens(const fs::path& directory, const TransformerConfig& config
 OrderedJson rope_scaling(const RotarySettings& rope) {
   switch (rope.scaling) {
     case RotaryScaling::none:
-    case RotaryScaling::off:  // Single layers only: see no_rope_layers.
+    case RotaryScaling::off:  // Per layer only: see no_rope_layers.
       return {{"rope_type", "default"}};
     case RotaryScaling::linear:
       return {{"rope_type", "linear"}, {"factor", rope.factor}};
@@ -95,8 +94,8 @@ OrderedJson rope_scaling(const RotarySettings& rope) {
           {"original_max_position_embeddings", rope.original_positions}};
 }
 
-/// Writes the rotary embedding as transformers 4 and as transformers 5 reads it: version 4 takes
-/// theta 10,000 from a file that has rope_parameters only.
+/// Writes the rotary embedding for transformers 4 and 5. Version 4 assumes theta 10,000 if a file
+/// has only rope_parameters.
 void name_rope(OrderedJson& root, const RotarySettings& rope) {
   const OrderedJson scaling = rope_scaling(rope);
   root["rope_theta"] = rope.theta;
@@ -107,7 +106,7 @@ void name_rope(OrderedJson& root, const RotarySettings& rope) {
   root["rope_parameters"]["rope_theta"] = rope.theta;
 }
 
-/// What `transformers` needs to know of a model that has no directory yet.
+/// Returns a config.json for a model that has no directory yet.
 OrderedJson new_config(const TransformerConfig& config) {
   const FamilyTraits& family = traits_of(config.family);
   OrderedJson root = {{"architectures", {family.architecture}},
@@ -126,7 +125,7 @@ OrderedJson new_config(const TransformerConfig& config) {
                       {"attention_dropout", 0.0},
                       {"initializer_range", 0.02},
                       {"use_cache", true}};
-  // A missing key would mean the family's default.
+  // An absent key means the family's default.
   if (config.own_head_size || family.head_size) {
     root["head_dim"] = config.head_size();
   }
@@ -145,13 +144,12 @@ OrderedJson new_config(const TransformerConfig& config) {
   return root;
 }
 
-/// Returns `root` as a file's text, with the rotary embedding and the type of the weights. Other
-/// keys stay as they are.
+/// Returns the file text of `root` with the rotary embedding and the weights' dtype set.
 std::string config_text(OrderedJson root, const RotarySettings& rope, DType stored) {
   name_rope(root, rope);
   const std::string name = dtype_name(stored);
   if (root.contains("dtype")) {
-    root["dtype"] = name;  // What newer `transformers` write instead of torch_dtype.
+    root["dtype"] = name;  // Newer name of torch_dtype.
   }
   if (root.contains("torch_dtype") || !root.contains("dtype")) {
     root["torch_dtype"] = name;
@@ -163,8 +161,8 @@ std::uint64_t bytes_of(const ParameterEntry& entry, DType stored) {
   return storage_bytes(entry.shape.elements(), stored);
 }
 
-/// Cuts the table's tensors, in order, into shards of at most `max_shard_bytes` (a larger tensor
-/// has its own).
+/// Splits the table's tensors, in order, into shards of at most `max_shard_bytes`; a larger tensor
+/// gets its own shard.
 std::vector<std::vector<SafetensorsTensor>> plan_shards(const ParameterTable& table,
                                                         const TensorValues& values, DType stored,
                                                         std::uint64_t max_shard_bytes) {
@@ -188,7 +186,7 @@ std::vector<std::vector<SafetensorsTensor>> plan_shards(const ParameterTable& ta
 void write_weights(const fs::path& directory, const ParameterTable& table,
                    const std::vector<std::vector<SafetensorsTensor>>& shards, DType stored) {
   const std::map<std::string, std::string> metadata{
-      {"format", "pt"}};  // `transformers` asks for it.
+      {"format", "pt"}};  // Required by `transformers`.
   if (shards.size() == 1) {
     write_safetensors(directory / kHfWeightsFile, shards.front(), metadata);
     return;
@@ -208,18 +206,18 @@ void write_weights(const fs::path& directory, const ParameterTable& table,
   publish_file(directory / kHfIndexFile, root.dump(2) + "\n");
 }
 
-/// The files of `source_directory` that an export takes over, as NAME or FOLDER/NAME, sorted.
+/// Returns the files that an export copies, as NAME or FOLDER/NAME, sorted.
 std::vector<fs::path> other_files(const fs::path& source_directory) {
   std::vector<fs::path> files;
   for (const auto& item : fs::directory_iterator(source_directory)) {
     const std::string name = item.path().filename().string();
-    // Follows links: the Hugging Face cache is made of them.
+    // Follows links, because the Hugging Face cache consists of them.
     if (item.is_regular_file() && !name.starts_with('.') && name != "config.json" &&
         name != kChecksumsName && name != kJacobiDecodingFile && !is_weight_file(name)) {
       files.emplace_back(name);
     }
   }
-  // Where transformers 5 keeps the templates that have a name.
+  // transformers 5 stores named templates here.
   constexpr const char* kTemplates = "additional_chat_templates";
   const fs::path folder = source_directory / kTemplates;
   if (fs::is_directory(folder) && !fs::is_symlink(folder)) {
@@ -232,7 +230,7 @@ std::vector<fs::path> other_files(const fs::path& source_directory) {
   for (const fs::path& file : files) {
     (void)contained_file(source_directory, file.string());
     const fs::path path = source_directory / file;
-    // checksums.json is JSON.
+    // checksums.json stores the names, and JSON needs UTF-8.
     if (first_invalid_utf8(file.string())) {
       throw DataError(fmt::format(
           "{}: holds a file whose name is no valid UTF-8 (\"{}\"); an export takes it over, so "
@@ -269,7 +267,7 @@ void write_custom_generate(const fs::path& directory, std::int32_t block_size,
   publish_file(directory / kJacobiDecodingFile, settings.dump(2) + "\n");
 }
 
-/// An export needs a source, and may replace an earlier model, never anything else.
+/// The source must exist; the output may only replace an earlier model or an empty directory.
 void check_directories(const fs::path& source_directory, const fs::path& output_directory) {
   if (!fs::is_directory(source_directory)) {
     throw DataError(fmt::format("{}: no such model directory", source_directory.string()));
@@ -286,7 +284,7 @@ void check_directories(const fs::path& source_directory, const fs::path& output_
   const bool replaceable =
       fs::is_directory(output_directory) &&
       (fs::is_empty(output_directory) || fs::exists(output_directory / "config.json") ||
-       fs::exists(output_directory / kChecksumsName));  // A damaged export may have lost either.
+       fs::exists(output_directory / kChecksumsName));  // A damaged export may lack either.
   if (!replaceable) {
     throw ConfigError(
         fmt::format("{}: exists and is no model directory; name another output "
@@ -295,8 +293,8 @@ void check_directories(const fs::path& source_directory, const fs::path& output_
   }
 }
 
-/// Puts the complete directory `fresh` in the place of `target`; the old one ends up under the name
-/// of `fresh`.
+/// Replaces `target` by the complete directory `fresh`. The old one takes the name of `fresh` or is
+/// removed.
 void replace_directory(const fs::path& fresh, const fs::path& target) {
   if (::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
     sync_directory(target.parent_path());
@@ -306,8 +304,8 @@ void replace_directory(const fs::path& fresh, const fs::path& target) {
     throw EnvironmentError(fmt::format("cannot replace {}: {}", target.string(),
                                        std::generic_category().message(errno)));
   }
-  // Network file systems cannot exchange. The old model keeps a name that no sweep removes until
-  // the new one is there.
+  // Network file systems cannot exchange names. The old model gets a name that no sweep removes
+  // until the new one is in place.
   const fs::path aside = target.string() + ".replaced";
   fs::remove_all(aside);
   commit_rename(target, aside);
@@ -321,7 +319,7 @@ void replace_directory(const fs::path& fresh, const fs::path& target) {
   fs::remove_all(aside);
 }
 
-/// Removes a directory unless it was renamed away before.
+/// Removes its directory unless that was renamed.
 class TemporaryDirectory {
  public:
   explicit TemporaryDirectory(fs::path path) : path_(std::move(path)) {
@@ -340,7 +338,7 @@ class TemporaryDirectory {
   fs::path path_;
 };
 
-/// As the system finds `output`: behind a link ".." is not the link's own folder.
+/// Resolves `output` as the system does: after a link, ".." is not the link's own folder.
 fs::path place_of(const fs::path& output) {
   const fs::path path = fs::absolute(output);
   const fs::path named = path.has_filename() ? path : path.parent_path();
@@ -350,7 +348,7 @@ fs::path place_of(const fs::path& output) {
   return fs::weakly_canonical(named.parent_path()) / named.filename();
 }
 
-/// Two jobs may export to one place, so what another writes stays: a day is more than any needs.
+/// Spares temporaries younger than a day, because another job may be exporting to the same place.
 void sweep_killed_exports(const fs::path& directory, const std::string& prefix) {
   const auto a_day_ago = fs::file_time_type::clock::now() - std::chrono::hours(24);
   std::error_code failed;
@@ -365,8 +363,8 @@ void sweep_killed_exports(const fs::path& directory, const std::string& prefix) 
   }
 }
 
-/// Writes the directory beside its place and moves it there; `describe` writes what is not copied
-/// from the source and not weights.
+/// Writes the directory next to its target and moves it there; `describe` writes the files that are
+/// neither copied nor weights.
 void write_model_directory(const fs::path& source_directory, const fs::path& output_directory,
                            const ParameterTable& table,
                            const std::vector<std::vector<SafetensorsTensor>>& shards, DType stored,
@@ -385,13 +383,14 @@ void write_model_directory(const fs::path& source_directory, const fs::path& out
   sync_directory(fresh.path());
 
   if (fs::exists(target)) {
-    replace_directory(fresh.path(), target);  // Leaves the old model in `fresh`, which removes it.
+    replace_directory(fresh.path(), target);  // The old model, now at fresh.path(), is removed with
+                                              // `fresh`.
   } else {
     commit_rename(fresh.path(), target);
   }
 }
 
-/// Calls `write`; what the file system refuses is the environment's fault.
+/// Calls `write`; turns file system errors into EnvironmentError.
 void export_to(const fs::path& directory, const std::function<void()>& write) {
   try {
     write();

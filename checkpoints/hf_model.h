@@ -1,7 +1,6 @@
 #pragma once
 
-/// Hugging Face model directories: import of the families of ModelFamily, and export that keeps
-/// config and tokenizer files.
+/// Imports and exports Hugging Face model directories of the families of ModelFamily.
 
 #include <cstdint>
 #include <filesystem>
@@ -19,38 +18,35 @@
 
 namespace jforge {
 
-/// Reads config.json (architectures or model_type of a ModelFamily, else refused by name) and the
-/// eos ids (generation_config.json's list, else config.json's eos_token_id). Refuses what we do not
-/// compute: rope scaling other than linear and llama3, sliding windows shorter than the positions,
-/// biases that a family need not have, other activations, quantisation. Throws DataError naming
-/// file and key.
+/// Reads config.json (architectures or model_type must name a ModelFamily) and the eos ids
+/// (generation_config.json's, else config.json's eos_token_id). Rejects unsupported features: rope
+/// scaling other than linear and llama3, sliding windows shorter than the positions, biases foreign
+/// to the family, other activations, quantisation. Throws DataError naming file and key.
 [[nodiscard]] TransformerConfig read_hf_config(const std::filesystem::path& model_directory);
 
-/// Fills the flat float32 vector of `table` from model.safetensors or the sharded index. Missing
-/// tensors, wrong shapes and, for untied heads, a missing lm_head are DataErrors naming the tensor;
-/// unknown tensors are refused by name too (except rotary inv_freq buffers, and a redundant lm_head
-/// of a tied model). A directory with checksums.json (directory_checksums.h) is compared with it
-/// first.
+/// Fills the flat float32 vector of `table` from model.safetensors or its sharded index, after
+/// verifying checksums.json (directory_checksums.h) if there is one. Throws DataError naming a
+/// tensor that is missing, unknown or of the wrong shape. Ignores rotary inv_freq buffers, and a
+/// tied model's lm_head if it equals the embedding.
 void load_hf_weights(const std::filesystem::path& model_directory, const TransformerConfig& config,
                      const ParameterTable& table, TensorView flat);
-/// Collective over `comm`: rank 0 reads, group by group, and every group is broadcast. What rank 0
-/// cannot read is everybody's DataError; the others need not see the directory.
+/// Collective over `comm`: rank 0 reads and broadcasts group by group, so only rank 0 needs the
+/// directory. All ranks throw DataError if rank 0 cannot read.
 void load_hf_weights(const Communicator& comm, const std::filesystem::path& model_directory,
                      const TransformerConfig& config, const ParameterTable& table, TensorView flat);
 
-/// The weight files of a model directory, open: tensors are had one at a time, so that nobody need
-/// hold all of them.
+/// The open weight files of a model directory, for reading one tensor at a time.
 class HfTensors {
  public:
-  /// Errors as load_hf_weights(), but that of a tensor which is missing or of another shape comes
-  /// when it is read. `table` must outlive the object.
+  /// Requires: `table` outlives this object. Throws as load_hf_weights(), but read() reports a
+  /// missing tensor or a wrong shape.
   HfTensors(const std::filesystem::path& model_directory, const TransformerConfig& config,
             const ParameterTable& table);
   ~HfTensors();
   HfTensors(const HfTensors&) = delete;
   HfTensors& operator=(const HfTensors&) = delete;
-  /// Of host memory, float32 or bfloat16, valid until the next call: where the file is mapped, or
-  /// widened from float16.
+  /// Returns a host tensor, valid until the next call: float32 or bfloat16 in the mapped file, or a
+  /// float32 copy if it is float16 or unaligned.
   [[nodiscard]] ConstTensorView read(const ParameterEntry& entry);
 
  private:
@@ -58,56 +54,56 @@ class HfTensors {
   std::unique_ptr<State> state_;
 };
 
-/// Whether the weight files hold every matrix as bfloat16; only their headers are read. False where
-/// there are no weight files yet. Throws DataError as load_hf_weights for files that are damaged.
+/// Returns whether the weight files hold every matrix as bfloat16; reads only their headers.
+/// Returns false if there are none yet. Throws DataError as load_hf_weights() if they are damaged.
 [[nodiscard]] bool hf_matrices_are_bfloat16(const std::filesystem::path& model_directory);
 
-/// Identity of a model for runs and manifests: hash over the bytes of config.json,
-/// generation_config.json (where there is one) and the weight files, hex.
+/// Returns the model's identity for runs and manifests: a hex hash over the bytes of config.json,
+/// generation_config.json (if present) and the weight files.
 [[nodiscard]] std::string hf_model_hash(const std::filesystem::path& model_directory);
 
-/// float32 values of a tensor of a table. Asked for each once, in the table's order; valid until
-/// the next.
+/// Returns a tensor's float32 values, valid until the next call. Called once per tensor, in the
+/// table's order.
 using TensorValues = std::function<std::span<const float>(const ParameterEntry&)>;
-/// Of the flat float32 vector of the table, on the host.
+/// Returns values from the table's flat float32 vector in host memory.
 [[nodiscard]] TensorValues values_in(ConstTensorView flat);
 
-/// Bound above which exported weights are sharded.
+/// Default limit of a weight file in bytes; larger exports are sharded.
 inline constexpr std::uint64_t kMaxHfShardBytes = 5'000'000'000;
 
 struct HfExportOptions {
-  DType stored = DType::float32;  ///< Of the weights.
-  /// Of a model that decodes by Jacobi iteration, n: the directory gets
-  /// custom_generate/generate.py, with which stock `transformers` does, and jacobi_decoding.json,
-  /// which tells it n.
+  DType stored = DType::float32;  ///< Type of the stored weights.
+  /// Block size of a model that decodes by Jacobi iteration. The directory then gets
+  /// jacobi_decoding.json with that size, and custom_generate/generate.py for stock `transformers`.
   std::optional<std::int32_t> jacobi_block_size = {};
-  /// The template arguments that the model was trained with; written to jacobi_decoding.json.
+  /// Template arguments of the training; written to jacobi_decoding.json if there is one.
   TemplateArguments template_arguments = {};
   std::uint64_t max_shard_bytes = kMaxHfShardBytes;
 };
 
-/// Writes an HF directory: weights as `options.stored` (single model.safetensors, or sharded with
-/// an index past `max_shard_bytes`), config with torch_dtype set accordingly, and every other
-/// config, tokenizer and template file copied from `source_directory` unchanged (top-level files
-/// and additional_chat_templates; weight files in any format are left out), and checksums.json over
-/// them all (directory_checksums.h). A source without config.json (a tokenizer alone) gets one
-/// written from `config`; a config.json that describes another model is a DataError. Durable; a
-/// directory that exists complete is replaced by rename; one that is no model directory, or the
-/// source itself, is refused with ConfigError.
+/// Durably writes an HF directory: weights (model.safetensors, or shards with an index above
+/// `max_shard_bytes`), config.json with the weights' dtype, the other top-level and
+/// additional_chat_templates files of `source_directory`, and checksums.json
+/// (directory_checksums.h) over all. Copies are unchanged, except that generation_config.json gains
+/// missing stop tokens. Weight files in any format are left out. Without config.json in the source
+/// (a tokenizer alone), one is written from `config`. Replaces an earlier model by rename. Throws
+/// DataError if config.json describes another model, and ConfigError if the output is the source or
+/// exists but is not a model directory.
 void export_hf_model(const std::filesystem::path& source_directory,
                      const std::filesystem::path& output_directory, const TransformerConfig& config,
                      const ParameterTable& table, const TensorValues& values,
                      const HfExportOptions& options);
 
-/// Throws what export_hf_model would of these directories, before there is anything to export.
+/// Throws the errors of export_hf_model() about these directories, before there is a model to
+/// export.
 void expect_exportable(const std::filesystem::path& source_directory,
                        const std::filesystem::path& output_directory);
-/// ConfigError where `output_directory`, which somebody has named, holds anything but what an
-/// export has written: the next would take it away with the earlier model.
+/// Throws ConfigError if the user's `output_directory` holds files that no export wrote, because
+/// the next export would replace them.
 void expect_only_an_export(const std::filesystem::path& output_directory);
 
-/// As export_hf_model for a model that has no directory yet (pre-training): config.json and
-/// generation_config.json are written from `config`, every other file but weights is copied from
+/// As export_hf_model() for a new model (pre-training): writes config.json and
+/// generation_config.json from `config` and copies all files but weights from
 /// `tokenizer_directory`.
 void export_new_hf_model(const std::filesystem::path& tokenizer_directory,
                          const std::filesystem::path& output_directory,

@@ -1,6 +1,6 @@
 #pragma once
 
-/// One rank reads a model's weights, all get them.
+/// Loads a model's weights on one rank and broadcasts them.
 
 #include <functional>
 #include <span>
@@ -11,9 +11,9 @@
 
 namespace jforge {
 
-/// Collective. For each group of `table`: rank 0 fills its part of `flat` (padding included) with
-/// `read(group, part)`, all agree, and the part is broadcast. No memory beside `flat`; what `read`
-/// throws is everybody's error, and nobody waits for a broadcast that does not come.
+/// Collective. For each group of `table`, rank 0 fills its part of `flat` (padding included) with
+/// `read(group, part)` and broadcasts it. Uses no memory besides `flat`. If `read` throws, all
+/// ranks throw instead of waiting for the broadcast.
 void read_and_broadcast(const Communicator& comm, const ParameterTable& table,
                         const TensorView& flat,
                         const std::function<void(const ParameterGroup&, std::span<float>)>& read);

@@ -24,9 +24,9 @@ static_assert(std::endian::native == std::endian::little,
               "safetensors is little-endian; a big-endian machine needs byte swaps here");
 
 constexpr std::uint64_t kLengthBytes = 8;
-/// The bound of the format's reference implementation.
+/// Limit of the format's reference implementation.
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
-/// {name: {"shape": [dim]}} is the deepest a header goes.
+/// Deepest header: {name: {"shape": [dim]}}.
 constexpr int kMaxHeaderDepth = 4;
 
 struct DTypeName {
@@ -46,8 +46,7 @@ constexpr DTypeName kDTypes[] = {{"F32", DType::float32}, {"BF16", DType::bfloat
   refuse(path, fmt::format("tensor {}: {}", tensor, reason));
 }
 
-/// Parses the header; duplicate names and deep nesting, which the library would accept, are
-/// refused.
+/// Rejects duplicate names and deep nesting, which the library accepts.
 nlohmann::json parse_header(const std::filesystem::path& path, std::string_view text) {
   if (text.empty() || text.front() != '{') {
     refuse(path, "the header is not a JSON object");
@@ -92,7 +91,7 @@ std::optional<std::uint64_t> as_unsigned(const nlohmann::json& value) {
   return value.get<std::uint64_t>();
 }
 
-/// Bytes that `shape` of `dtype` takes, or nothing when the product leaves 63 bits.
+/// Returns the bytes of a `shape` of `dtype`, or nothing if they exceed 63 bits.
 std::optional<std::uint64_t> tensor_bytes(std::span<const std::int64_t> shape, DType dtype) {
   std::int64_t product = static_cast<std::int64_t>(dtype_bytes(dtype));
   for (const std::int64_t dim : shape) {
@@ -155,7 +154,7 @@ SafetensorsEntry parse_entry(const std::filesystem::path& path, const std::strin
   return entry;
 }
 
-/// The ranges must tile the data section.
+/// Throws unless the ranges tile the data section.
 void check_ranges(const std::filesystem::path& path,
                   const std::map<std::string, SafetensorsEntry>& entries,
                   std::uint64_t data_bytes) {
@@ -221,7 +220,7 @@ bool fits(const SafetensorsTensor& tensor, std::span<const float> values) {
 }
 
 void write_values(AppendLog& file, const SafetensorsTensor& tensor) {
-  // In chunks, of which the log makes a copy each.
+  // Chunked, because the log copies each piece.
   constexpr std::size_t kChunk = std::size_t{1} << 18;
   std::vector<BFloat16> halves;
   const std::span<const float> values = tensor.read ? tensor.read() : tensor.values;
@@ -407,7 +406,7 @@ void write_safetensors(const std::filesystem::path& path,
     for (const SafetensorsTensor& tensor : tensors) {
       write_values(file, tensor);
     }
-    // A failed write that only shows at the end shows here, on the descriptor that wrote.
+    // Syncs here, so that a late write error shows on the descriptor that wrote.
     file.append({}, true);
   });
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-/// The safetensors file format: u64 little-endian header length, JSON header, data without holes or
-/// overlaps. A reader checks every bound before it touches a byte.
+/// The safetensors format: u64 little-endian header length, JSON header, data without holes or
+/// overlaps. The reader checks every bound before it accesses data.
 
 #include <cstdint>
 #include <filesystem>
@@ -24,8 +24,8 @@ struct SafetensorsEntry {
   std::uint64_t end = 0;
 };
 
-/// Read-only, memory-mapped. Throws DataError naming the file and tensor: truncated, header beyond
-/// the file, overlapping or missing ranges, duplicate names, wrong sizes, unknown dtype.
+/// A read-only mapped file. Throws DataError naming file and tensor: truncated, header beyond the
+/// file, overlapping or missing ranges, duplicate names, wrong sizes, unknown dtype.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
@@ -35,12 +35,12 @@ class SafetensorsFile {
 
   [[nodiscard]] const std::map<std::string, SafetensorsEntry>& entries() const noexcept;
   [[nodiscard]] bool contains(std::string_view name) const;
-  /// Copies a tensor as float32 (F32, BF16 and F16 sources convert exactly). Throws DataError when
-  /// the name is missing or the shape differs from `expected_shape`.
+  /// Copies a tensor as float32, exactly from F32, BF16 and F16. Throws DataError for another
+  /// dtype, a missing name, or a shape other than `expected_shape`.
   void read_float32(std::string_view name, std::span<const std::int64_t> expected_shape,
                     std::span<float> output) const;
-  /// A tensor of float32 or bfloat16 as the file holds it, in host memory for as long as this
-  /// object; empty for other types and where the file does not align it. Errors as read_float32().
+  /// Returns a float32 or bfloat16 tensor inside the mapping, valid for this object's lifetime;
+  /// empty for other types and unaligned data. Throws as read_float32() for name and shape.
   [[nodiscard]] ConstTensorView mapped(std::string_view name, const Shape& expected_shape) const;
 
  private:
@@ -50,22 +50,20 @@ class SafetensorsFile {
   std::unique_ptr<Mapping> mapping_;
 };
 
-/// A shape as the header and read_float32() have it.
+/// Converts a shape to the form of the header and of read_float32().
 [[nodiscard]] std::vector<std::int64_t> dims_of(const Shape& shape);
 
-/// One tensor to write: float32 in memory, stored as `stored` (float32 or bfloat16, round to
-/// nearest even).
+/// A float32 tensor to write as float32 or bfloat16 (rounded to nearest even).
 struct SafetensorsTensor {
   std::string name;
   std::vector<std::int64_t> shape;
   std::span<const float> values;
   DType stored = DType::float32;
-  /// Instead of `values`: asked for them when the tensor is written, so that one lies in memory at
-  /// a time.
+  /// Replaces `values`; called when the tensor is written, so only one is in memory at a time.
   std::function<std::span<const float>()> read{};
 };
 
-/// Publishes a file durably (runtime/durable_file.h). Tensors are laid out in the order given.
+/// Durably publishes a file (runtime/durable_file.h) with the tensors in the given order.
 void write_safetensors(const std::filesystem::path& path,
                        std::span<const SafetensorsTensor> tensors,
                        const std::map<std::string, std::string>& metadata = {});

@@ -1,6 +1,6 @@
 #pragma once
 
-/// What writing and reading of a shard file share (CHECKPOINT_FORMAT.md).
+/// Layout shared by the writer and reader of shard files (CHECKPOINT_FORMAT.md).
 
 #include <array>
 #include <cstdint>
@@ -11,11 +11,10 @@
 
 namespace jforge {
 
-/// By ShardVector.
+/// Dataset names, by ShardVector.
 inline constexpr std::array<const char*, 3> kVectorNames = {"parameter", "first_moment",
                                                             "second_moment"};
 
-/// Elements that the slices hold together.
 [[nodiscard]] inline std::int64_t count_elements(std::span<const CheckpointSlice> slices) {
   std::int64_t total = 0;
   for (const CheckpointSlice& slice : slices) {
@@ -24,7 +23,7 @@ inline constexpr std::array<const char*, 3> kVectorNames = {"parameter", "first_
   return total;
 }
 
-/// Tensor number, begin and end of every slice, flattened [slices, 3].
+/// Returns tensor number, begin and end of every slice, flattened [slices, 3].
 [[nodiscard]] inline std::vector<std::int64_t> slice_rows(std::span<const CheckpointSlice> slices) {
   std::vector<std::int64_t> rows;
   for (const CheckpointSlice& slice : slices) {

@@ -1,8 +1,7 @@
 #pragma once
 
-/// Which parts of which tensors a rank owns: the overlap of every named tensor with the rank's
-/// shard ranges. Optimizer state lives in a compact vector, the rank's shard ranges of all groups
-/// one after another ("shard vector").
+/// The parts of tensors that a rank owns: each tensor's overlap with the rank's shard ranges. A
+/// "shard vector", as of optimizer state, is a rank's shard ranges of all groups, concatenated.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,13 +16,13 @@ struct ShardSlice {
   std::size_t entry = 0;  ///< Index into ParameterTable::entries().
   std::int64_t tensor_begin = 0;
   std::int64_t tensor_end = 0;
-  std::int64_t flat_begin = 0;   ///< Place of tensor_begin in the flat vector.
-  std::int64_t shard_begin = 0;  ///< Place of tensor_begin in the shard vector.
+  std::int64_t flat_begin = 0;   ///< Position of tensor_begin in the flat vector.
+  std::int64_t shard_begin = 0;  ///< Position of tensor_begin in the shard vector.
 
   [[nodiscard]] std::int64_t size() const { return tensor_end - tensor_begin; }
 };
 
-/// Where a group's shard range lies in the shard vector.
+/// A group's shard range in the flat and the shard vector.
 struct ShardGroup {
   std::int32_t group = 0;
   std::int64_t flat_begin = 0;
@@ -31,11 +30,11 @@ struct ShardGroup {
   std::int64_t size = 0;  ///< padded_size / shard_count.
 };
 
-/// Elements of a shard vector, padding included; equal for all shards of a table.
+/// Returns the elements of a shard vector, padding included; equal for all shards of a table.
 [[nodiscard]] std::int64_t shard_vector_size(const ParameterTable& table);
-/// Every group of `table` as shard `shard` sees it, in group order.
+/// Returns every group's range for shard `shard`, in group order.
 [[nodiscard]] std::vector<ShardGroup> shard_groups(const ParameterTable& table, int shard);
-/// The non-empty slices of shard `shard`, in flat order; padding belongs to no slice.
+/// Returns the non-empty slices of shard `shard` in flat order, without padding.
 [[nodiscard]] std::vector<ShardSlice> shard_slices(const ParameterTable& table, int shard);
 
 }  // namespace jforge

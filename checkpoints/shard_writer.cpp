@@ -44,7 +44,7 @@ bool ShardWriter::advance() {
 }
 
 void ShardWriter::lay_out() {
-  // Unsealed: the manifest holds size and checksum of the whole file.
+  // Unsealed: the manifest holds the whole file's size and checksum.
   Hdf5Writer layout(temporary_.path(), false);
   layout.attribute("format_version", std::int64_t{CheckpointManifest::kFormatVersion});
   layout.attribute("round", owner_.round);

@@ -1,7 +1,6 @@
 #pragma once
 
-/// Writes one shard file of a checkpoint (CHECKPOINT_FORMAT.md) in small steps, so that it can be
-/// done beside training. No MPI here.
+/// Writes one shard file (CHECKPOINT_FORMAT.md) in small steps, during training. Uses no MPI.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,32 +18,27 @@
 
 namespace jforge {
 
-/// HDF5 lays the file out; the values then go from where they are to their places in it and are
-/// hashed on the way, in the order of the file: they are read once, by no copy of theirs where the
-/// disk takes them directly, and the lock of HDF5 is free meanwhile. Destroyed before it is done,
-/// it leaves no file.
+/// HDF5 lays the file out. Then the values are written from where they are and hashed in file
+/// order, in one read and without HDF5's lock. If destroyed early, it leaves no file.
 class ShardWriter {
  public:
-  /// Bytes of one step.
   static constexpr std::size_t kStepBytes = std::size_t{4} << 20;
 
-  /// Opens nothing yet. `values` must stay as they are until the end; transfers are direct where
-  /// each vector begins at a multiple of DirectFile::kAlignment.
+  /// Opens nothing yet. Requires: `values` stay unchanged until the end. I/O is direct if each
+  /// vector is aligned to DirectFile::kAlignment.
   ShardWriter(const std::filesystem::path& directory, ShardOwner owner,
               std::span<const ShardSlice> slices, const ShardValues& values);
 
-  /// The next step; returns whether there is more to do. Once it has returned false the shard is
-  /// published durably. Fault places: checkpoint.data (half of the values are written),
-  /// checkpoint.fsync (all written, nothing synced), checkpoint.rename (published). Throws
-  /// EnvironmentError; then no step may follow.
+  /// Runs the next step; returns false after durably publishing the shard. Fault points:
+  /// checkpoint.data (half of the values written), checkpoint.fsync (all written, none synced),
+  /// checkpoint.rename (published). Throws EnvironmentError; then no step may follow.
   bool advance();
 
-  /// The shard's manifest entry, once advance() has returned false.
+  /// Returns the manifest entry. Requires: advance() has returned false.
   [[nodiscard]] const CheckpointShard& shard() const { return shard_; }
 
  private:
-  /// A run of bytes of the file, and where its content comes from: nowhere means that HDF5 has
-  /// written it.
+  /// A byte range of the file. A null source means that HDF5 has written it.
   struct Extent {
     std::uint64_t offset = 0;
     std::uint64_t bytes = 0;
@@ -60,7 +54,7 @@ class ShardWriter {
   CheckpointShard shard_;
   TemporaryFile temporary_;
   std::optional<DirectFile> file_;
-  std::vector<Extent> extents_;  ///< What is still to be written, in file order, last first.
+  std::vector<Extent> extents_;  ///< Remaining ranges, in reverse file order.
   std::uint64_t value_bytes_ = 0;
   std::uint64_t written_bytes_ = 0;
   HashStream hash_;

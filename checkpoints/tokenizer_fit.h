@@ -1,6 +1,6 @@
 #pragma once
 
-/// Whether tokenizer, chat template and model of one directory belong together.
+/// Checks that tokenizer, chat template and model of a directory belong together.
 
 #include <filesystem>
 #include <optional>
@@ -14,23 +14,22 @@
 
 namespace jforge {
 
-/// Throws DataError naming `directory` when the tokenizer has ids that the model has no embedding
-/// row for. (The reverse is usual: models have more rows than their tokenizer has tokens.)
+/// Throws DataError naming `directory` if a token id has no embedding row. Surplus rows are usual.
 void expect_tokenizer_fits(const std::filesystem::path& directory,
                            const BytePairTokenizer& tokenizer, const TransformerConfig& model);
 
-/// The same for ids that were stored earlier: throws DataError naming `owner` ("FILE: prompt 7")
-/// and the first id outside 0 … vocabulary − 1.
+/// Throws DataError naming `owner` ("FILE: prompt 7") and the first stored id outside 0 …
+/// vocabulary − 1.
 void expect_ids_fit(const std::string& owner, std::span<const TokenId> ids,
                     const TransformerConfig& model);
 
-/// Returns an error message if the chat template ends an answer with special tokens and none of
-/// them is an end-of-sequence token of the model, because answers then run on to the length limit.
-/// Returns nothing for a template that ends answers with ordinary text or renders no answer.
+/// Returns an error message if the template ends an answer with special tokens, none of which is an
+/// end-of-sequence token of the model: answers would run on to the length limit. Returns nothing
+/// for a template that ends answers with ordinary text or renders no answer.
 [[nodiscard]] std::optional<std::string> unstopped_turns(const BytePairTokenizer& tokenizer,
                                                          const ChatTemplate& chat,
                                                          const TransformerConfig& model);
-/// Throws DataError with the message of unstopped_turns(), if there is one.
+/// Throws DataError with the message of unstopped_turns(), if any.
 void expect_turns_stop(const BytePairTokenizer& tokenizer, const ChatTemplate& chat,
                        const TransformerConfig& model);
 

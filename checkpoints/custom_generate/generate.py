@@ -1,19 +1,19 @@
-"""Jacobi decoding for stock `transformers`: greedy tokens, several for each forward.
+"""Jacobi decoding for stock `transformers`: greedy decoding with several tokens per forward.
 
     model.generate(input_ids, custom_generate=DIRECTORY, trust_remote_code=True, max_new_tokens=256)
 
-DIRECTORY is this model's. A draft of `block_size` tokens is forwarded; those that the predictions confirm are kept, and
-the predictions behind them are the next draft, filled up with tokens drawn from the text so far. Every token kept is the
-greedy one, whatever the drafts were. Tokens, and at the same block size and seed drafts and forwards, are those of
-`jforge decode --method jacobi`.
+DIRECTORY is this model's. Each forward runs a draft of `block_size` tokens and keeps those that the predictions
+confirm. The later predictions are the next draft, filled up with tokens drawn from the text so far. The result is always
+the greedy text. It equals that of `jforge decode --method jacobi`; with the same block size and seed, so do drafts and
+forwards.
 
-Without custom_generate=DIRECTORY a call is stock generate()'s, also where from_pretrained() has put this file's generate()
-in the place of the model's: with trust_remote_code=True, and in transformers 4 from any local directory. What tells the
-two apart, in transformers 4.53 to 5.24: GenerationMixin.generate() hands the function that custom_generate names all of
-its own parameters by name, given or not; a plain call hands over only what its caller gave.
+Without custom_generate=DIRECTORY a call behaves like stock generate(), even if from_pretrained() has replaced the
+model's generate() by this file's (it does so with trust_remote_code=True, and in transformers 4 from any local
+directory). In transformers 4.53 to 5.24, GenerationMixin.generate() passes all of its own parameters by name to the
+custom_generate function; a plain call passes only the caller's arguments.
 
-Beside generate()'s own: `block_size` (default: what jacobi_decoding.json of the model's directory says) and `seed` of
-the drafts. One sequence at a time, greedy only; what would ask for something else is refused."""
+Extra arguments: `block_size` (default: from the model's jacobi_decoding.json) and `seed` of the drafts. Takes one
+sequence, greedy only; raises ValueError for anything else."""
 
 import copy
 import dataclasses
@@ -32,7 +32,7 @@ MASK_32, MASK_64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
 
 @dataclasses.dataclass
 class JacobiOutput(GenerateDecoderOnlyOutput):
-    """With return_dict_in_generate: also the forwards behind the prompt's, and how many tokens each made known."""
+    """With return_dict_in_generate: adds the forwards after the prompt's and the tokens that each accepted."""
 
     forwards: int | None = None
     accepted: list | None = None
@@ -50,7 +50,7 @@ def philox(counter, key):
 
 
 class DraftStream:
-    """The stream of random numbers that jforge fills drafts from: of request 0, block 0."""
+    """jforge's random stream for drafts (request 0, block 0)."""
 
     def __init__(self, seed):
         purpose = 1
@@ -122,19 +122,19 @@ def own_block_size(model):
 
 
 def predict(model, tokens, cache, wanted):
-    """Argmax behind each of the last `wanted` tokens; the cache grows by all of them."""
+    """Returns the argmax after each of the last `wanted` tokens; appends all tokens to the cache."""
     rows = torch.tensor([tokens], dtype=torch.long, device=model.device)
-    # transformers 5.40 knows the cache by its newer name only.
+    # transformers 5.40 accepts only the newer name.
     name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
     logits = model(input_ids=rows, use_cache=True, logits_to_keep=wanted, **{name: cache}).logits
     return logits[0, -wanted:].float().argmax(dim=-1).tolist()
 
 
 def jacobi(model, prompt, limit, stops, block_size, seed, emit):
-    """(answer, tokens that each forward behind the prompt's made known); emit() gets tokens as they become known."""
+    """Returns (answer, tokens accepted by each forward after the prompt's). Passes tokens to emit() once known."""
     cache = transformers.DynamicCache()
     stream = DraftStream(seed)
-    known = list(prompt)  # Committed, and in the cache; the newest token, known too, begins the draft.
+    known = list(prompt)  # Committed and cached. The newest known token begins the draft instead.
     draft = predict(model, prompt, cache, 1)
     accepted = []
     emit(draft)
@@ -152,16 +152,16 @@ def jacobi(model, prompt, limit, stops, block_size, seed, emit):
         count = count if stop is None else stop
         known += draft[:count]
         if count < len(draft):
-            cache.crop(count - len(draft))  # Rows of rejected tokens.
+            cache.crop(count - len(draft))  # Drops rows of rejected tokens.
         accepted.append(count)
         emit([*draft[1:count], newest])
-        # What was predicted behind the newest token is the guess for its successors.
+        # The predictions after the newest token are the guess for its successors.
         draft = [newest] if stop is not None else predictions[count - 1:]
     return [*known[len(prompt):], draft[0]], accepted
 
 
 def with_defaults(config, defaults):
-    """What `config` leaves as it is for everybody is the model's own, as in stock generate()."""
+    """Replaces values of `config` that equal the library defaults by `defaults`, as stock generate() does."""
     neutral = transformers.GenerationConfig()
     for name, value in vars(defaults).items():
         if name != "transformers_version" and not name.startswith("_") and \
@@ -210,5 +210,5 @@ def come_from_stock_generate(arguments):
 def generate(*inputs, model, **arguments):
     if not inputs and come_from_stock_generate(arguments):
         return jacobi_generate(model, **arguments)
-    # The class's, since the model's own may be this one.
+    # The class's generate(), because the model's own may be this function.
     return type(model).generate(model, *inputs, **arguments)
