@@ -24,7 +24,7 @@ using Json = nlohmann::json;
 constexpr const char* kFormatName = "jforge-checkpoint";
 constexpr const char* kChecksumKey = "checksum";
 
-/// Hashes the document without its checksum field, keys sorted.
+/// Excludes the checksum field; keys are sorted.
 std::string document_checksum(Json document) {
   document.erase(kChecksumKey);
   return hash_hex(hash64(std::string_view(document.dump())));
@@ -66,7 +66,7 @@ CheckpointShard shard_from_document(const Json& document) {
   return shard;
 }
 
-/// Returns the element count. Throws DataError for a negative dimension or an overflow.
+/// Throws DataError for a negative dimension or an overflow.
 std::int64_t checked_elements(const CheckpointTensor& tensor) {
   std::int64_t product = 1;
   for (const std::int64_t dim : tensor.shape) {
@@ -96,7 +96,7 @@ void check_shards(const CheckpointManifest& manifest) {
   }
 }
 
-/// Throws DataError unless every element of every tensor lies in exactly one slice.
+/// Requires every element of every tensor in exactly one slice.
 void check_coverage(const CheckpointManifest& manifest) {
   std::set<std::string> names;
   std::vector<std::vector<CheckpointSlice>> by_tensor(manifest.tensors.size());

@@ -16,14 +16,13 @@
 
 namespace jforge {
 
-/// Progress that the caller records in a checkpoint.
 struct CheckpointState {
   std::int64_t round = 0;              ///< ≥ 0
   std::int64_t step = 0;               ///< Optimizer steps done in the round, ≥ 0.
   std::string phase;                   ///< "train", "pretrain", …
   std::int64_t optimizer_updates = 0;  ///< Exponent of Adam's bias correction.
-  Identity identity;                   ///< Identity of the writing run.
-  std::string cursors;                 ///< The caller's JSON, opaque here.
+  Identity identity;
+  std::string cursors;  ///< Opaque JSON of the caller.
 
   bool operator==(const CheckpointState&) const = default;
 };
@@ -56,22 +55,21 @@ struct CheckpointTensor {
 };
 
 struct CheckpointManifest {
-  static constexpr int kFormatVersion = 2;  ///< Version written.
+  static constexpr int kFormatVersion = 2;
   static constexpr int kOldestVersion = 1;  ///< Oldest version read.
 
   int version = kFormatVersion;
   CheckpointState state;
   int world_size = 0;
   bool has_moments = true;  ///< False: weights only.
-  std::string nonce;        ///< Random per writer; every shard repeats it.
+  std::string nonce;        ///< Random per writer; repeated in every shard.
   std::vector<CheckpointTensor> tensors;
   std::vector<CheckpointShard> shards;  ///< By rank.
 
-  /// Returns one JSON document with a checksum over its content and a final newline.
+  /// Includes a checksum over the content and a final newline.
   [[nodiscard]] std::string to_json() const;
-  /// Parses and checks a manifest without its shards: format version, checksum, one properly named
-  /// shard per rank, every element of every tensor in exactly one slice. Throws DataError naming
-  /// `source`.
+  /// Parses and checks everything but the shard files; every element of every tensor must lie in
+  /// exactly one slice. Throws DataError naming `source`.
   [[nodiscard]] static CheckpointManifest from_json(std::string_view text,
                                                     const std::string& source);
 
@@ -85,25 +83,23 @@ inline constexpr const char* kManifestName = "manifest.json";
 /// "shard-00000-of-00004.h5"
 [[nodiscard]] std::string shard_file_name(Rank rank, int world_size);
 
-/// A directory named like a checkpoint; its content is unchecked.
+/// A directory named like a checkpoint; not validated.
 struct CheckpointDirectory {
   std::int64_t round = 0;
   std::int64_t step = 0;
   std::filesystem::path path;
 };
-/// Returns the checkpoint directories under `root`, newest (highest round, then step) first; empty
-/// if `root` does not exist. Throws EnvironmentError if `root` cannot be listed.
+/// Returns the checkpoint directories under `root`, newest first; empty if `root` does not exist.
+/// Throws EnvironmentError if it cannot be listed.
 [[nodiscard]] std::vector<CheckpointDirectory> list_checkpoint_directories(
     const std::filesystem::path& root);
 
-/// Reads a directory's manifest. Throws DataError if it is missing, invalid, or records another
-/// round or step than the directory name.
+/// Throws DataError if the manifest is missing, invalid or does not match the directory's name.
 [[nodiscard]] CheckpointManifest read_manifest(const std::filesystem::path& directory);
 
-/// Returns the table's tensors in manifest form.
 [[nodiscard]] std::vector<CheckpointTensor> checkpoint_tensors(const ParameterTable& table);
 
-/// Converts a shard entry to and from JSON, to send it to the rank that writes the manifest.
+/// JSON of one shard's entry, for sending it to rank 0.
 [[nodiscard]] std::string shard_to_json(const CheckpointShard& shard);
 [[nodiscard]] CheckpointShard shard_from_json(std::string_view text);
 

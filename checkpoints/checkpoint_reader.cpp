@@ -14,13 +14,12 @@ namespace jforge {
 
 namespace {
 
-/// Either a valid checkpoint or the reason why the directory is not one.
 struct Examination {
   std::optional<Checkpoint> checkpoint;
   std::string reason;
 };
 
-/// Returns the first error among files first, first + stride, …; empty if there is none.
+/// Returns the first error among files first, first + stride, …, or an empty text.
 std::string verify_files(const Checkpoint& checkpoint, std::size_t first, std::size_t stride) {
   for (std::size_t i = first; i < checkpoint.manifest.shards.size(); i += stride) {
     try {
@@ -45,7 +44,7 @@ Examination examine(const std::filesystem::path& directory) {
   }
 }
 
-/// Returns the error for a directory that was named as a checkpoint but is not one.
+/// Suggests a checkpoint inside `directory`, if there is one.
 DataError refusal_of(const std::filesystem::path& directory, const std::string& reason) {
   for (const auto& parent : {directory, directory / "checkpoints"}) {
     const auto within = list_checkpoint_directories(parent);
@@ -57,7 +56,7 @@ DataError refusal_of(const std::filesystem::path& directory, const std::string& 
   return DataError(fmt::format("{} is not a valid checkpoint: {}", directory.string(), reason));
 }
 
-/// Collective: rank 0 reads the manifest, the ranks share the files, all learn the first error.
+/// Collective: rank 0 reads the manifest and the ranks share the files.
 Examination examine(const Communicator& comm, const std::filesystem::path& directory) {
   std::string manifest;
   std::string reason;
@@ -93,8 +92,7 @@ Examination examine(const Communicator& comm, const std::filesystem::path& direc
   return {std::move(checkpoint), {}};
 }
 
-/// Returns the candidate directory names, newest first, as rank 0 lists them, so every rank walks
-/// the same list.
+/// Collective: returns rank 0's listing, newest first, so that all ranks walk the same names.
 std::vector<std::string> list_names(const Communicator& comm, const std::filesystem::path& root) {
   std::string joined;
   static_cast<void>(agree(comm, false, [&] {
@@ -211,7 +209,7 @@ SliceReader::SliceReader(const Checkpoint& checkpoint, const ParameterTable& tab
 SliceReader::~SliceReader() = default;
 
 ShardFile& SliceReader::open(std::size_t shard) {
-  // Enough for one group read by a rank of a smaller world; far below a process's file limit.
+  // Enough for a group read by a rank of a smaller world; far below a process's file limit.
   constexpr std::size_t kOpenFiles = 64;
   const auto found = std::find_if(open_.begin(), open_.end(),
                                   [&](const auto& entry) { return entry.first == shard; });

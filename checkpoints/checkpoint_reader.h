@@ -1,6 +1,6 @@
 #pragma once
 
-/// Finds the newest valid checkpoint and reads it at any world size.
+/// Finds checkpoints and reads them at any world size.
 
 #include <cstdint>
 #include <filesystem>
@@ -20,66 +20,60 @@
 
 namespace jforge {
 
-/// A checkpoint with verified manifest and shard files.
+/// A verified checkpoint.
 struct Checkpoint {
   std::filesystem::path directory;
   CheckpointManifest manifest;
 };
 
 struct CheckpointSearch {
-  std::optional<Checkpoint> newest;  ///< Absent if no directory is valid.
-  std::vector<std::string> skipped;  ///< Why each newer directory is invalid, newest first.
+  std::optional<Checkpoint> newest;
+  std::vector<std::string> skipped;  ///< Errors of newer directories, newest first.
 };
 
-/// Returns the valid checkpoint of highest (round, step) under `root`. Skips, with a reason, every
-/// directory whose manifest, file sizes or checksums do not hold.
+/// Returns the newest checkpoint under `root` whose manifest, file sizes and checksums hold.
 [[nodiscard]] CheckpointSearch find_newest_checkpoint(const std::filesystem::path& root);
-/// Collective over `comm`: the ranks share the file reads and get the same answer.
+/// Collective; the ranks share the file reads.
 [[nodiscard]] CheckpointSearch find_newest_checkpoint(const Communicator& comm,
                                                       const std::filesystem::path& root);
 
-/// Opens the named checkpoint (--resume PATH). Throws DataError with the reason if it is invalid.
+/// Opens a named checkpoint (--resume PATH). Throws DataError with the reason if it is invalid.
 [[nodiscard]] Checkpoint open_checkpoint(const std::filesystem::path& directory);
-/// Collective over `comm`.
+/// Collective.
 [[nodiscard]] Checkpoint open_checkpoint(const Communicator& comm,
                                          const std::filesystem::path& directory);
 
-/// Throws ConfigError listing the identity keys (old → new), except those in `accepted`, in which
-/// the checkpoint differs from `identity`.
+/// Throws ConfigError listing the identity keys that differ (old → new) and are not in `accepted`.
 void expect_same_identity(const Checkpoint& checkpoint, const Identity& identity,
                           const std::vector<std::string>& accepted);
 
-/// Throws DataError naming the first tensor in which checkpoint and table differ.
+/// Throws DataError naming the first tensor that differs.
 void expect_same_tensors(const Checkpoint& checkpoint, const ParameterTable& table);
 
-/// Reads any part of a checkpoint of any world size straight into its target, without extra memory.
-/// Opens only the files it needs and keeps the last few open, for reading a model group by group.
-/// Not collective, not thread-safe.
+/// Reads any part of a checkpoint of any world size straight into its target. Keeps the last few
+/// files open, so a model can be read group by group. Not collective, not thread-safe.
 class SliceReader {
  public:
-  /// Both arguments must outlive the reader. Throws DataError if the tensors differ from the
-  /// table's.
+  /// Requires: both outlive the reader. Throws DataError if the tensors differ from the table's.
   SliceReader(const Checkpoint& checkpoint, const ParameterTable& table);
   ~SliceReader();
   SliceReader(const SliceReader&) = delete;
   SliceReader& operator=(const SliceReader&) = delete;
 
-  /// Fills `target` with `ranges` of the table's flat vector, one after another; padding becomes
-  /// zero. Throws DataError if a file is damaged or the checkpoint lacks the requested moments;
-  /// `target` may then be partly filled.
+  /// Fills `target` with `ranges` of the table's flat vector, concatenated; padding becomes zero.
+  /// Throws DataError if a file is damaged or has no moments; `target` may then be partly filled.
   void read(ShardVector vector, std::span<const ParameterTable::Range> ranges,
             std::span<float> target);
-  /// Fills `target`, the shard vector of shard `shard` (checkpoints/shard_slices.h). Throws as
-  /// read().
+  /// Fills `target`, the shard vector of shard `shard` (checkpoints/shard_slices.h).
   void read_shard(ShardVector vector, int shard, std::span<float> target);
 
-  /// Elements read from files so far.
+  /// Elements read from files.
   [[nodiscard]] std::int64_t elements_read() const noexcept { return elements_read_; }
-  /// Files opened so far; reopened ones count again.
+  /// Files opened; reopened ones count again.
   [[nodiscard]] std::int64_t files_opened() const noexcept { return files_opened_; }
 
  private:
-  /// Range of the flat vector that one slice of a shard holds.
+  /// A shard slice's range in the flat vector.
   struct Place {
     std::int64_t begin = 0;
     std::int64_t end = 0;
@@ -91,21 +85,20 @@ class SliceReader {
 
   const Checkpoint& checkpoint_;
   const ParameterTable& table_;
-  std::vector<Place> places_;  ///< The whole checkpoint, ascending.
-  /// Open files by shard number, most recently used first.
+  std::vector<Place> places_;  ///< Ascending.
+  /// By shard number, most recently used first.
   std::list<std::pair<std::size_t, ShardFile>> open_;
   std::int64_t elements_read_ = 0;
   std::int64_t files_opened_ = 0;
 };
 
-/// Reads weights one tensor at a time (TensorValues of hf_model.h) into a buffer for the largest
-/// tensor, charged to `account`.
+/// Reads weights one tensor at a time (TensorValues of hf_model.h), with memory for the largest.
 class CheckpointTensors {
  public:
-  /// All three arguments must outlive this object. Throws as SliceReader.
+  /// Requires: all three outlive this object. Throws as SliceReader.
   CheckpointTensors(const Checkpoint& checkpoint, const ParameterTable& table,
                     MemoryAccount& account);
-  /// Returns a tensor's weights, valid until the next call. Throws as SliceReader::read().
+  /// The result is valid until the next call.
   [[nodiscard]] std::span<const float> operator()(const ParameterEntry& entry);
 
  private:
@@ -113,21 +106,19 @@ class CheckpointTensors {
   Buffer memory_;
 };
 
-/// Runs SliceReader::read() once.
 void read_slices(const Checkpoint& checkpoint, const ParameterTable& table, ShardVector vector,
                  std::span<const ParameterTable::Range> ranges, std::span<float> target);
 
-/// Fills the shard vectors of shard `shard` (checkpoints/shard_slices.h), each with
-/// shard_vector_size(table) elements; padding becomes zero. If both moments are empty, reads only
-/// weights. Throws as SliceReader.
+/// Fills the shard vectors (checkpoints/shard_slices.h), each [shard_vector_size(table)]; padding
+/// becomes zero. Empty moments are not read.
 void read_shard_vectors(const Checkpoint& checkpoint, const ParameterTable& table, int shard,
                         std::span<float> weights, std::span<float> first_moment,
                         std::span<float> second_moment);
 
-/// Reads all weights into the table's flat float32 vector, in one process; padding becomes zero.
+/// Reads all weights into the table's flat float32 vector; padding becomes zero.
 void read_weights(const Checkpoint& checkpoint, const ParameterTable& table, TensorView flat);
-/// Collective over `comm`: rank 0 reads and broadcasts group by group, so only rank 0 needs the
-/// files. All ranks throw DataError if rank 0 cannot read.
+/// Collective: rank 0 reads and broadcasts group by group; all ranks throw DataError if it fails.
+/// Only rank 0 needs the files.
 void read_weights(const Communicator& comm, const Checkpoint& checkpoint,
                   const ParameterTable& table, TensorView flat);
 

@@ -43,8 +43,8 @@ void expect_owner(const Hdf5Reader& file, const CheckpointManifest& manifest,
 
 }  // namespace
 
-/// Version 1 has one checksummed dataset per slice and vector, read through HDF5. Version 2 has one
-/// run of bytes per vector, read without HDF5.
+/// Version 1 has a checksummed dataset per slice and vector, read through HDF5; version 2 has one
+/// run of bytes per vector, read directly.
 struct ShardFile::State {
   State(const std::filesystem::path& path, const CheckpointManifest& checkpoint,
         const CheckpointShard& entry)
@@ -66,9 +66,9 @@ struct ShardFile::State {
   const CheckpointManifest& manifest;
   const CheckpointShard& shard;
   Hdf5Reader file;
-  std::vector<std::int64_t> slice_begin;  ///< Offset of each slice in a vector, in elements.
+  std::vector<std::int64_t> slice_begin;  ///< Offset in a vector, in elements.
   std::optional<RangeReader> bytes;
-  std::vector<std::uint64_t> vector_begin;  ///< Byte offset in the file, by ShardVector.
+  std::vector<std::uint64_t> vector_begin;  ///< Offset in the file, in bytes, by ShardVector.
 };
 
 ShardFile::ShardFile(const std::filesystem::path& directory, const CheckpointManifest& manifest,

@@ -27,13 +27,13 @@ namespace jforge {
 
 namespace {
 std::string draw_nonce() {
-  // Affects no result: only distinguishes the files of different writers.
+  // Distinguishes the files of different writers; affects no result.
   std::random_device device;
   const std::uint64_t high = device();
   return hash_hex((high << 32) ^ device());
 }
 
-/// Removes an invalid or expired checkpoint: the manifest first, durably.
+/// Removes the manifest first, durably.
 void remove_checkpoint(const std::filesystem::path& directory) {
   std::error_code reason;
   if (std::filesystem::remove(directory / kManifestName, reason)) {
@@ -68,8 +68,8 @@ bool copy_plainly(std::span<const float> source, float* target) {
   return bad == 0;
 }
 
-/// Copies and returns whether every value is finite, in one pass. With SSE2, streaming stores avoid
-/// fetching the target.
+/// Copies and returns whether every value is finite, in one pass. Streaming stores avoid fetching
+/// the target.
 bool copy_finite(std::span<const float> source, float* target) {
 #if defined(__SSE2__)
   constexpr std::size_t kLanes = 4;
@@ -96,8 +96,8 @@ bool copy_finite(std::span<const float> source, float* target) {
 #endif
 }
 
-/// Copies all parts. Returns the index of the first part with a non-finite value, or the number of
-/// parts. Uses threads because training waits and one thread does not saturate the memory bus.
+/// Returns the index of the first part with a non-finite value, or the number of parts. Uses
+/// threads because training waits and one thread does not saturate the memory bus.
 std::size_t copy_parts(std::span<const CopyPart> parts) {
   constexpr unsigned kMostThreads = 4;
   std::atomic<std::size_t> next{0};
@@ -118,7 +118,7 @@ std::size_t copy_parts(std::span<const CopyPart> parts) {
       helpers.emplace_back(work);
     }
   } catch (const std::system_error&) {
-    // Continues with fewer helpers.
+    // Fewer helpers: slower, same result.
   }
   work();
   for (std::thread& helper : helpers) {
@@ -161,7 +161,7 @@ CheckpointWriter::~CheckpointWriter() {
     join();
     return;
   }
-  // Without the other ranks there is no commit, so the thread ends after its current step.
+  // No commit is possible without the other ranks.
   awaited_.store(true);
   if (thread_.joinable()) {
     thread_.join();
@@ -242,7 +242,7 @@ void CheckpointWriter::snapshot(const TrainingStateView& view) {
   for (const ShardSlice& slice : slices_) {
     slice_elements_ += static_cast<std::size_t>(slice.size());
   }
-  // Each vector is aligned for direct I/O.
+  // Vectors are aligned for direct I/O.
   constexpr std::size_t kAligned = DirectFile::kAlignment / sizeof(float);
   const std::size_t stride = (slice_elements_ + kAligned - 1) / kAligned * kAligned;
   const std::size_t bytes = ((has_moments_ ? 3 : 1) * stride + kAligned) * sizeof(float);
@@ -266,7 +266,7 @@ void CheckpointWriter::snapshot(const TrainingStateView& view) {
     for (const ShardSlice& slice : slices_) {
       const auto size = static_cast<std::size_t>(slice.size());
       const ConstTensorView from = state.rows(slice.*begin, slice.*begin + slice.size());
-      // Device values are copied slice by slice; copy_parts() then checks the copy.
+      // copy_parts() then checks the copy in place.
       if (from.device() != Device::cpu) {
         copy_tensor(from, TensorView(target, from.shape()));
       }
@@ -353,7 +353,7 @@ void CheckpointWriter::end_stage() {
   const Stage ended = std::exchange(stage_, Stage::none);
   together(comm_, [&] {
     if (failure_) {
-      shard_writer_.reset();  // Discards the partial file.
+      shard_writer_.reset();  // Removes the partial file.
       std::rethrow_exception(std::exchange(failure_, nullptr));
     }
   });
@@ -384,7 +384,7 @@ void CheckpointWriter::prune(const CheckpointState& newest) const {
       log_debug("removed checkpoint {}", name);
     }
   } catch (const EnvironmentError& error) {
-    // The new checkpoint is durable, so a failed removal must not stop the run.
+    // The new checkpoint is durable already.
     log_warn("old checkpoints stay: {}", error.what());
   }
 }

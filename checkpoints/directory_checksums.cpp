@@ -32,7 +32,7 @@ struct FileChecksum {
   std::string hash;
 };
 
-/// Returns whether `name` is NAME or FOLDER/NAME and stays inside the directory.
+/// Accepts NAME and FOLDER/NAME inside the directory.
 bool names_a_file_within(const std::string& name) {
   const auto plain = [](const fs::path& part) {
     return !part.empty() && part != "." && part != ".." && part.filename() == part;
@@ -69,7 +69,7 @@ std::vector<FileChecksum> parse_checksums(const fs::path& path) {
   }
 }
 
-/// Describes how a file differs from its entry; empty if it matches.
+/// Empty if the file matches.
 std::string difference(const fs::path& directory, const FileChecksum& expected) {
   std::error_code reason;
   const std::uint64_t bytes = fs::file_size(directory / expected.file, reason);
@@ -84,8 +84,7 @@ std::string difference(const fs::path& directory, const FileChecksum& expected) 
              : expected.file + " does not match its checksum";
 }
 
-/// Returns the entries of `directory` and of its folders, except those folders, sorted, as NAME or
-/// FOLDER/NAME.
+/// Returns the files of `directory` and of its folders, sorted.
 std::vector<std::string> listing_of(const fs::path& directory) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(directory)) {
@@ -131,7 +130,7 @@ std::vector<std::string> unlisted_files(const fs::path& directory) {
              std::ranges::find(files, name, &FileChecksum::file) != files.end();
     });
   } catch (const DataError&) {
-    // An invalid list lists no file.
+    // All files are unlisted.
   }
   return names;
 }

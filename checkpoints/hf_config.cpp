@@ -59,7 +59,7 @@ const FamilyTraits& read_family(const HfJsonFile& file) {
                                         architectures->dump()));
 }
 
-/// A window that covers every position is full attention; throws DataError for any other.
+/// Accepts windows that cover every position, because they are full attention.
 void check_window(const HfJsonFile& file, std::int64_t when_absent) {
   const bool named = file.names("sliding_window");
   if (named && file.find("sliding_window") == nullptr) {
@@ -77,7 +77,7 @@ void check_window(const HfJsonFile& file, std::int64_t when_absent) {
   }
 }
 
-/// Rejects features that the kernels do not compute, because the results would be silently wrong.
+/// Rejects models that would run with silently wrong results.
 void check_features(const HfJsonFile& file, const FamilyTraits& family) {
   const json& activation = file.require("hidden_act");
   if (activation != json("silu") && activation != json("swish")) {  // One function, two names.
@@ -108,7 +108,6 @@ void check_features(const HfJsonFile& file, const FamilyTraits& family) {
   }
 }
 
-/// Returns a number from a rotary embedding's `parameters`, which the file has under `where`.
 double rope_number(const HfJsonFile& file, const char* where, const json& parameters,
                    const char* key) {
   const auto found = parameters.find(key);
@@ -118,7 +117,7 @@ double rope_number(const HfJsonFile& file, const char* where, const json& parame
   return found->get<double>();
 }
 
-/// Reads the scaling in `parameters`, which the file has under `where`.
+/// `where` is the key of `parameters` in the file.
 void read_rope_scaling(const HfJsonFile& file, const char* where, const json& parameters,
                        RotarySettings& rope) {
   if (!parameters.is_object()) {
@@ -156,9 +155,8 @@ void read_rope_scaling(const HfJsonFile& file, const char* where, const json& pa
   }
 }
 
-/// Reads transformers 4's rope_theta and rope_scaling, transformers 5's rope_parameters, or both;
-/// Llama 2's first files have neither. Rejects differing values, because each version reads its
-/// own.
+/// Reads rope_theta and rope_scaling of transformers 4, rope_parameters of 5, or both. Rejects
+/// contradictions, because each version reads its own.
 RotarySettings read_rope(const HfJsonFile& file, const FamilyTraits& family) {
   RotarySettings rope;
   const json* const parameters = file.find("rope_parameters");
@@ -202,8 +200,7 @@ RotarySettings read_rope(const HfJsonFile& file, const FamilyTraits& family) {
   return rope;
 }
 
-/// Returns the layers without a rotary embedding: those with 0 in no_rope_layers, else every
-/// no_rope_layer_interval-th.
+/// Returns the layers with 0 in no_rope_layers, else every no_rope_layer_interval-th.
 std::vector<std::int64_t> read_layers_without_rope(const HfJsonFile& file, std::int64_t layers) {
   constexpr const char* kLayers = "no_rope_layers";
   constexpr const char* kInterval = "no_rope_layer_interval";
@@ -231,7 +228,6 @@ std::vector<std::int64_t> read_layers_without_rope(const HfJsonFile& file, std::
   return without;
 }
 
-/// Returns head_dim as the file, or else the family, gives it.
 std::optional<std::int64_t> read_head_size(const HfJsonFile& file, const FamilyTraits& family) {
   constexpr std::int64_t kLargest = 1 << 20;  // Keeps products from overflowing.
   if (file.find("head_dim") == nullptr) {
@@ -273,7 +269,7 @@ TransformerConfig read_hf_config(const fs::path& model_directory) {
   config.num_layers = file.integer("num_hidden_layers");
   config.num_heads = file.integer("num_attention_heads");
   // Null means one KV head per query head. So does an absent key, unless `transformers` has another
-  // default for the family.
+  // default for the family; then the key is required.
   const bool grouped = file.find("num_key_value_heads") != nullptr ||
                        (family.needs_kv_heads && !file.names("num_key_value_heads"));
   config.num_kv_heads = grouped ? file.integer("num_key_value_heads") : config.num_heads;

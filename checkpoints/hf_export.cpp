@@ -44,8 +44,7 @@ bool is_weight_file(const std::string& name) {
 
 using OrderedJson = nlohmann::ordered_json;
 
-/// Returns the source's config.json, or null if absent. Throws DataError if it describes another
-/// model.
+/// Null if there is none. Throws DataError if it describes another model.
 OrderedJson source_config(const fs::path& source_directory, const TransformerConfig& config) {
   const fs::path source = source_directory / "config.json";
   if (!hf_file_present(source)) {
@@ -63,8 +62,8 @@ OrderedJson eos_json(const TransformerConfig& config) {
                                     : OrderedJson(config.eos_ids);
 }
 
-/// transformers takes stop tokens only from generation_config.json if it exists. Adds config.json's
-/// to one that names none.
+/// transformers ignores config.json's stop tokens if generation_config.json exists, so copies them
+/// there.
 void name_stop_tokens(const fs::path& directory, const TransformerConfig& config) {
   const fs::path path = directory / kHfGenerationFile;
   if (!hf_file_present(path) || config.eos_ids.empty()) {
@@ -94,8 +93,8 @@ OrderedJson rope_scaling(const RotarySettings& rope) {
           {"original_max_position_embeddings", rope.original_positions}};
 }
 
-/// Writes the rotary embedding for transformers 4 and 5. Version 4 assumes theta 10,000 if a file
-/// has only rope_parameters.
+/// Writes for transformers 4 and 5; version 4 assumes theta 10,000 if a file has only
+/// rope_parameters.
 void name_rope(OrderedJson& root, const RotarySettings& rope) {
   const OrderedJson scaling = rope_scaling(rope);
   root["rope_theta"] = rope.theta;
@@ -106,7 +105,6 @@ void name_rope(OrderedJson& root, const RotarySettings& rope) {
   root["rope_parameters"]["rope_theta"] = rope.theta;
 }
 
-/// Returns a config.json for a model that has no directory yet.
 OrderedJson new_config(const TransformerConfig& config) {
   const FamilyTraits& family = traits_of(config.family);
   OrderedJson root = {{"architectures", {family.architecture}},
@@ -144,7 +142,7 @@ OrderedJson new_config(const TransformerConfig& config) {
   return root;
 }
 
-/// Returns the file text of `root` with the rotary embedding and the weights' dtype set.
+/// Sets the rotary embedding and the weights' dtype.
 std::string config_text(OrderedJson root, const RotarySettings& rope, DType stored) {
   name_rope(root, rope);
   const std::string name = dtype_name(stored);
@@ -161,8 +159,7 @@ std::uint64_t bytes_of(const ParameterEntry& entry, DType stored) {
   return storage_bytes(entry.shape.elements(), stored);
 }
 
-/// Splits the table's tensors, in order, into shards of at most `max_shard_bytes`; a larger tensor
-/// gets its own shard.
+/// A tensor larger than `max_shard_bytes` gets its own shard.
 std::vector<std::vector<SafetensorsTensor>> plan_shards(const ParameterTable& table,
                                                         const TensorValues& values, DType stored,
                                                         std::uint64_t max_shard_bytes) {
@@ -206,18 +203,18 @@ void write_weights(const fs::path& directory, const ParameterTable& table,
   publish_file(directory / kHfIndexFile, root.dump(2) + "\n");
 }
 
-/// Returns the files that an export copies, as NAME or FOLDER/NAME, sorted.
+/// Returns the files to copy, as NAME or FOLDER/NAME, sorted.
 std::vector<fs::path> other_files(const fs::path& source_directory) {
   std::vector<fs::path> files;
   for (const auto& item : fs::directory_iterator(source_directory)) {
     const std::string name = item.path().filename().string();
-    // Follows links, because the Hugging Face cache consists of them.
+    // Follows links, as in the Hugging Face cache.
     if (item.is_regular_file() && !name.starts_with('.') && name != "config.json" &&
         name != kChecksumsName && name != kJacobiDecodingFile && !is_weight_file(name)) {
       files.emplace_back(name);
     }
   }
-  // transformers 5 stores named templates here.
+  // Named templates of transformers 5.
   constexpr const char* kTemplates = "additional_chat_templates";
   const fs::path folder = source_directory / kTemplates;
   if (fs::is_directory(folder) && !fs::is_symlink(folder)) {
@@ -230,7 +227,7 @@ std::vector<fs::path> other_files(const fs::path& source_directory) {
   for (const fs::path& file : files) {
     (void)contained_file(source_directory, file.string());
     const fs::path path = source_directory / file;
-    // checksums.json stores the names, and JSON needs UTF-8.
+    // checksums.json needs UTF-8 names.
     if (first_invalid_utf8(file.string())) {
       throw DataError(fmt::format(
           "{}: holds a file whose name is no valid UTF-8 (\"{}\"); an export takes it over, so "
@@ -267,7 +264,7 @@ void write_custom_generate(const fs::path& directory, std::int32_t block_size,
   publish_file(directory / kJacobiDecodingFile, settings.dump(2) + "\n");
 }
 
-/// The source must exist; the output may only replace an earlier model or an empty directory.
+/// The output may only replace an earlier model or an empty directory.
 void check_directories(const fs::path& source_directory, const fs::path& output_directory) {
   if (!fs::is_directory(source_directory)) {
     throw DataError(fmt::format("{}: no such model directory", source_directory.string()));
@@ -293,8 +290,7 @@ void check_directories(const fs::path& source_directory, const fs::path& output_
   }
 }
 
-/// Replaces `target` by the complete directory `fresh`. The old one takes the name of `fresh` or is
-/// removed.
+/// The old directory takes the name of `fresh` or is removed.
 void replace_directory(const fs::path& fresh, const fs::path& target) {
   if (::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
     sync_directory(target.parent_path());
@@ -304,8 +300,8 @@ void replace_directory(const fs::path& fresh, const fs::path& target) {
     throw EnvironmentError(fmt::format("cannot replace {}: {}", target.string(),
                                        std::generic_category().message(errno)));
   }
-  // Network file systems cannot exchange names. The old model gets a name that no sweep removes
-  // until the new one is in place.
+  // Network file systems cannot exchange. Until the new model is in place, the old one has a name
+  // that no sweep removes.
   const fs::path aside = target.string() + ".replaced";
   fs::remove_all(aside);
   commit_rename(target, aside);
@@ -338,7 +334,7 @@ class TemporaryDirectory {
   fs::path path_;
 };
 
-/// Resolves `output` as the system does: after a link, ".." is not the link's own folder.
+/// After a link, ".." is not the link's own folder.
 fs::path place_of(const fs::path& output) {
   const fs::path path = fs::absolute(output);
   const fs::path named = path.has_filename() ? path : path.parent_path();
@@ -348,7 +344,7 @@ fs::path place_of(const fs::path& output) {
   return fs::weakly_canonical(named.parent_path()) / named.filename();
 }
 
-/// Spares temporaries younger than a day, because another job may be exporting to the same place.
+/// Spares files younger than a day: another job may be exporting here.
 void sweep_killed_exports(const fs::path& directory, const std::string& prefix) {
   const auto a_day_ago = fs::file_time_type::clock::now() - std::chrono::hours(24);
   std::error_code failed;
@@ -363,8 +359,7 @@ void sweep_killed_exports(const fs::path& directory, const std::string& prefix) 
   }
 }
 
-/// Writes the directory next to its target and moves it there; `describe` writes the files that are
-/// neither copied nor weights.
+/// `describe` writes the files that are neither copied nor weights.
 void write_model_directory(const fs::path& source_directory, const fs::path& output_directory,
                            const ParameterTable& table,
                            const std::vector<std::vector<SafetensorsTensor>>& shards, DType stored,
@@ -383,14 +378,13 @@ void write_model_directory(const fs::path& source_directory, const fs::path& out
   sync_directory(fresh.path());
 
   if (fs::exists(target)) {
-    replace_directory(fresh.path(), target);  // The old model, now at fresh.path(), is removed with
-                                              // `fresh`.
+    replace_directory(fresh.path(), target);  // `fresh` then removes the old model.
   } else {
     commit_rename(fresh.path(), target);
   }
 }
 
-/// Calls `write`; turns file system errors into EnvironmentError.
+/// Turns file system errors into EnvironmentError.
 void export_to(const fs::path& directory, const std::function<void()>& write) {
   try {
     write();

@@ -1,6 +1,6 @@
 #pragma once
 
-/// File names and checked JSON for reading and writing Hugging Face directories.
+/// Helpers for Hugging Face directories.
 
 #include <cstdint>
 #include <filesystem>
@@ -14,15 +14,15 @@ inline constexpr const char* kHfWeightsFile = "model.safetensors";
 inline constexpr const char* kHfGenerationFile = "generation_config.json";
 inline constexpr const char* kHfIndexFile = "model.safetensors.index.json";
 
-/// A JSON object with type-checked members. Every error is a DataError naming file and key.
+/// A JSON object with type-checked members. Throws DataError naming file and key.
 class HfJsonFile {
  public:
   explicit HfJsonFile(std::filesystem::path path);
 
   [[noreturn]] void refuse(std::string_view key, const std::string& reason) const;
-  /// Returns null if the key is absent or null, as in Hugging Face configurations.
+  /// Null counts as absent, as in Hugging Face configurations.
   [[nodiscard]] const nlohmann::json* find(const std::string& key) const;
-  /// Returns whether the key exists, even if it is null.
+  /// True also for a null value.
   [[nodiscard]] bool names(const std::string& key) const { return root_.contains(key); }
   [[nodiscard]] const nlohmann::json& require(const std::string& key) const;
   [[nodiscard]] std::int64_t integer(const std::string& key) const;
@@ -34,11 +34,11 @@ class HfJsonFile {
   nlohmann::json root_;
 };
 
-/// Returns `path` after the checks of contained_file() (runtime/contained_file.h).
+/// Applies the checks of contained_file() (runtime/contained_file.h).
 [[nodiscard]] std::filesystem::path checked_hf_file(const std::filesystem::path& path);
 
-/// Returns whether the file exists, after the same checks. Does not throw if a parent is
-/// unreadable; opening the file then reports the reason.
+/// Applies the same checks. Returns false, without throwing, for an unreadable parent; opening the
+/// file reports it.
 [[nodiscard]] bool hf_file_present(const std::filesystem::path& path);
 
 }  // namespace jforge

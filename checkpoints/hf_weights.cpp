@@ -26,13 +26,13 @@ using nlohmann::json;
 
 constexpr const char* kHead = "lm_head.weight";
 
-/// Weight files of a directory. A single file takes precedence over an index, as in `transformers`.
+/// A single file takes precedence over an index, as in `transformers`.
 struct WeightFiles {
   std::map<std::string, SafetensorsFile> files;  ///< By name.
   std::map<std::string, std::string> file_of;    ///< Tensor name to file name.
 };
 
-/// Index entries are untrusted: no file may lie outside the directory.
+/// File names are untrusted and must stay in the directory.
 std::map<std::string, std::string> read_index(const fs::path& directory) {
   const HfJsonFile index(directory / kHfIndexFile);
   const json& weight_map = index.require("weight_map");
@@ -98,7 +98,7 @@ WeightFiles open_weights(const fs::path& directory) {
   return weights;
 }
 
-/// Weight files of a model directory, checked against a table before any value is read.
+/// Checks the weight files against a table before any value is read.
 class HfWeights {
  public:
   HfWeights(const fs::path& directory, const TransformerConfig& config, const ParameterTable& table)
@@ -123,7 +123,7 @@ class HfWeights {
     }
   }
 
-  /// Fills the group's part of the flat vector; padding becomes zero.
+  /// Padding becomes zero.
   void read(const ParameterGroup& group, std::span<float> part) const {
     std::ranges::fill(part.subspan(static_cast<std::size_t>(group.size)), 0.0F);
     for (const ParameterEntry& entry : table_.entries()) {
@@ -137,14 +137,14 @@ class HfWeights {
   void read(const ParameterEntry& entry, std::span<float> values) const {
     file_of(entry).read_float32(entry.name, dims_of(entry.shape), values);
   }
-  /// Returns the tensor inside the mapped file; empty as SafetensorsFile::mapped().
+  /// Empty as SafetensorsFile::mapped().
   [[nodiscard]] ConstTensorView mapped(const ParameterEntry& entry) const {
     return file_of(entry).mapped(entry.name, entry.shape);
   }
 
  private:
-  /// Throws if a tied model's head differs from the embedding: `transformers` 4 uses the embedding
-  /// and 5 the head, so the intended model is unknown.
+  /// `transformers` 4 uses the embedding and 5 the head, so a tied model with a different head is
+  /// ambiguous.
   void expect_head_is_embedding() const {
     const ParameterEntry& embedding = table_.entry("model.embed_tokens.weight");
     const std::string& file = weights_.file_of.at(kHead);
@@ -186,7 +186,7 @@ class HfWeights {
 
 struct HfTensors::State {
   HfWeights weights;
-  std::vector<float> values;  ///< Copy of a tensor that mapped() cannot return.
+  std::vector<float> values;  ///< For tensors that cannot be mapped.
 };
 
 HfTensors::HfTensors(const fs::path& model_directory, const TransformerConfig& config,
@@ -247,7 +247,7 @@ std::string hf_model_hash(const fs::path& model_directory) {
   std::string listing = fmt::format(
       "config.json {}\n", hash_hex(hash_file(checked_hf_file(model_directory / "config.json"))));
   std::set<std::string> names = weight_file_names(model_directory);
-  // Its eos ids end every generated or evaluated answer.
+  // Its eos ids affect every answer.
   if (hf_file_present(model_directory / kHfGenerationFile)) {
     names.insert(kHfGenerationFile);
   }

@@ -14,7 +14,7 @@ namespace jforge {
 
 namespace {
 constexpr const char* kAbsent = "absent";
-/// JSON key of the changes; unlike configuration keys, it has no dot.
+/// Unlike configuration keys, it has no dot.
 constexpr const char* kAccepted = "accepted";
 
 std::string value_of(const Identity& identity, const std::string& key) {

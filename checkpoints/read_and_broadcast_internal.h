@@ -1,7 +1,5 @@
 #pragma once
 
-/// Loads a model's weights on one rank and broadcasts them.
-
 #include <functional>
 #include <span>
 
@@ -11,9 +9,8 @@
 
 namespace jforge {
 
-/// Collective. For each group of `table`, rank 0 fills its part of `flat` (padding included) with
-/// `read(group, part)` and broadcasts it. Uses no memory besides `flat`. If `read` throws, all
-/// ranks throw instead of waiting for the broadcast.
+/// Collective. For each group, rank 0 fills its part of `flat` (padding included) with `read` and
+/// broadcasts it, without extra memory. If `read` throws, all ranks throw.
 void read_and_broadcast(const Communicator& comm, const ParameterTable& table,
                         const TensorView& flat,
                         const std::function<void(const ParameterGroup&, std::span<float>)>& read);

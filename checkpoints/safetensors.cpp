@@ -91,7 +91,7 @@ std::optional<std::uint64_t> as_unsigned(const nlohmann::json& value) {
   return value.get<std::uint64_t>();
 }
 
-/// Returns the bytes of a `shape` of `dtype`, or nothing if they exceed 63 bits.
+/// Returns nothing if the size exceeds 63 bits.
 std::optional<std::uint64_t> tensor_bytes(std::span<const std::int64_t> shape, DType dtype) {
   std::int64_t product = static_cast<std::int64_t>(dtype_bytes(dtype));
   for (const std::int64_t dim : shape) {
@@ -220,7 +220,7 @@ bool fits(const SafetensorsTensor& tensor, std::span<const float> values) {
 }
 
 void write_values(AppendLog& file, const SafetensorsTensor& tensor) {
-  // Chunked, because the log copies each piece.
+  // The log copies each chunk.
   constexpr std::size_t kChunk = std::size_t{1} << 18;
   std::vector<BFloat16> halves;
   const std::span<const float> values = tensor.read ? tensor.read() : tensor.values;
@@ -406,7 +406,7 @@ void write_safetensors(const std::filesystem::path& path,
     for (const SafetensorsTensor& tensor : tensors) {
       write_values(file, tensor);
     }
-    // Syncs here, so that a late write error shows on the descriptor that wrote.
+    // Late write errors show on the descriptor that wrote.
     file.append({}, true);
   });
 }

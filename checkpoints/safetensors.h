@@ -24,8 +24,7 @@ struct SafetensorsEntry {
   std::uint64_t end = 0;
 };
 
-/// A read-only mapped file. Throws DataError naming file and tensor: truncated, header beyond the
-/// file, overlapping or missing ranges, duplicate names, wrong sizes, unknown dtype.
+/// A mapped file. Throws DataError naming file and tensor for anything invalid.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
@@ -35,12 +34,12 @@ class SafetensorsFile {
 
   [[nodiscard]] const std::map<std::string, SafetensorsEntry>& entries() const noexcept;
   [[nodiscard]] bool contains(std::string_view name) const;
-  /// Copies a tensor as float32, exactly from F32, BF16 and F16. Throws DataError for another
-  /// dtype, a missing name, or a shape other than `expected_shape`.
+  /// Copies an F32, BF16 or F16 tensor as float32, exactly. Throws DataError for another dtype,
+  /// name or shape.
   void read_float32(std::string_view name, std::span<const std::int64_t> expected_shape,
                     std::span<float> output) const;
   /// Returns a float32 or bfloat16 tensor inside the mapping, valid for this object's lifetime;
-  /// empty for other types and unaligned data. Throws as read_float32() for name and shape.
+  /// empty for other types and unaligned data.
   [[nodiscard]] ConstTensorView mapped(std::string_view name, const Shape& expected_shape) const;
 
  private:
@@ -50,20 +49,19 @@ class SafetensorsFile {
   std::unique_ptr<Mapping> mapping_;
 };
 
-/// Converts a shape to the form of the header and of read_float32().
 [[nodiscard]] std::vector<std::int64_t> dims_of(const Shape& shape);
 
-/// A float32 tensor to write as float32 or bfloat16 (rounded to nearest even).
+/// Stored as float32 or bfloat16 (rounded to nearest even).
 struct SafetensorsTensor {
   std::string name;
   std::vector<std::int64_t> shape;
   std::span<const float> values;
   DType stored = DType::float32;
-  /// Replaces `values`; called when the tensor is written, so only one is in memory at a time.
+  /// Used instead of `values`: called on writing, so only one tensor is in memory.
   std::function<std::span<const float>()> read{};
 };
 
-/// Durably publishes a file (runtime/durable_file.h) with the tensors in the given order.
+/// Durably publishes a file with the tensors in the given order.
 void write_safetensors(const std::filesystem::path& path,
                        std::span<const SafetensorsTensor> tensors,
                        const std::map<std::string, std::string>& metadata = {});

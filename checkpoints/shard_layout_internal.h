@@ -1,6 +1,6 @@
 #pragma once
 
-/// Layout shared by the writer and reader of shard files (CHECKPOINT_FORMAT.md).
+/// Layout of shard files (CHECKPOINT_FORMAT.md).
 
 #include <array>
 #include <cstdint>
@@ -23,7 +23,7 @@ inline constexpr std::array<const char*, 3> kVectorNames = {"parameter", "first_
   return total;
 }
 
-/// Returns tensor number, begin and end of every slice, flattened [slices, 3].
+/// Tensor number, begin and end of every slice, flattened [slices, 3].
 [[nodiscard]] inline std::vector<std::int64_t> slice_rows(std::span<const CheckpointSlice> slices) {
   std::vector<std::int64_t> rows;
   for (const CheckpointSlice& slice : slices) {

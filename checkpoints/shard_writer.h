@@ -1,6 +1,6 @@
 #pragma once
 
-/// Writes one shard file (CHECKPOINT_FORMAT.md) in small steps, during training. Uses no MPI.
+/// Writes a shard file (CHECKPOINT_FORMAT.md) in small steps, during training. Uses no MPI.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,27 +18,27 @@
 
 namespace jforge {
 
-/// HDF5 lays the file out. Then the values are written from where they are and hashed in file
-/// order, in one read and without HDF5's lock. If destroyed early, it leaves no file.
+/// HDF5 lays the file out; the values are then written and hashed in file order without HDF5's
+/// lock. Leaves no file if destroyed early.
 class ShardWriter {
  public:
   static constexpr std::size_t kStepBytes = std::size_t{4} << 20;
 
-  /// Opens nothing yet. Requires: `values` stay unchanged until the end. I/O is direct if each
-  /// vector is aligned to DirectFile::kAlignment.
+  /// Requires: `values` stay unchanged until the end. I/O is direct for vectors aligned to
+  /// DirectFile::kAlignment.
   ShardWriter(const std::filesystem::path& directory, ShardOwner owner,
               std::span<const ShardSlice> slices, const ShardValues& values);
 
-  /// Runs the next step; returns false after durably publishing the shard. Fault points:
-  /// checkpoint.data (half of the values written), checkpoint.fsync (all written, none synced),
-  /// checkpoint.rename (published). Throws EnvironmentError; then no step may follow.
+  /// Runs the next step; returns false once the shard is durable. Fault points: checkpoint.data
+  /// (half of the values written), checkpoint.fsync (all written), checkpoint.rename (published).
+  /// Throws EnvironmentError; then no step may follow.
   bool advance();
 
-  /// Returns the manifest entry. Requires: advance() has returned false.
+  /// Requires: advance() has returned false.
   [[nodiscard]] const CheckpointShard& shard() const { return shard_; }
 
  private:
-  /// A byte range of the file. A null source means that HDF5 has written it.
+  /// A null source means that HDF5 has written the range.
   struct Extent {
     std::uint64_t offset = 0;
     std::uint64_t bytes = 0;

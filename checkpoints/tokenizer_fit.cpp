@@ -15,14 +15,14 @@ namespace {
 constexpr const char* kRemedy =
     "tokenizer and model do not belong together; use the tokenizer files that came with the model";
 
-/// Returns the special tokens that the template writes after an answer.
+/// Returns the special tokens after an answer.
 std::vector<TokenId> tokens_behind_answer(const BytePairTokenizer& tokenizer,
                                           const ChatTemplate& chat) {
   const auto messages = std::to_array<ChatMessage>({{"user", "1234567"}, {"assistant", "7654321"}});
   std::string text;
   try {
     text = chat.render_answered(messages);
-  } catch (const DataError&) {  // It may refuse such a conversation.
+  } catch (const DataError&) {  // The template may refuse.
     return {};
   }
   const std::size_t answer = text.rfind(messages.back().content);

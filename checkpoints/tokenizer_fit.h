@@ -14,22 +14,20 @@
 
 namespace jforge {
 
-/// Throws DataError naming `directory` if a token id has no embedding row. Surplus rows are usual.
+/// Throws DataError if a token id has no embedding row. Surplus rows are usual.
 void expect_tokenizer_fits(const std::filesystem::path& directory,
                            const BytePairTokenizer& tokenizer, const TransformerConfig& model);
 
-/// Throws DataError naming `owner` ("FILE: prompt 7") and the first stored id outside 0 …
-/// vocabulary − 1.
+/// Throws DataError naming `owner` and the first id outside 0 … vocabulary − 1.
 void expect_ids_fit(const std::string& owner, std::span<const TokenId> ids,
                     const TransformerConfig& model);
 
-/// Returns an error message if the template ends an answer with special tokens, none of which is an
-/// end-of-sequence token of the model: answers would run on to the length limit. Returns nothing
-/// for a template that ends answers with ordinary text or renders no answer.
+/// Returns an error message if the template ends answers with special tokens, none of them an
+/// end-of-sequence token: answers would run on to the length limit.
 [[nodiscard]] std::optional<std::string> unstopped_turns(const BytePairTokenizer& tokenizer,
                                                          const ChatTemplate& chat,
                                                          const TransformerConfig& model);
-/// Throws DataError with the message of unstopped_turns(), if any.
+/// Throws DataError with that message.
 void expect_turns_stop(const BytePairTokenizer& tokenizer, const ChatTemplate& chat,
                        const TransformerConfig& model);
 
