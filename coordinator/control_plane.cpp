@@ -35,8 +35,7 @@ ControlPlane::ControlPlane(const Communicator& comm, PhaseClock& clock,
 void ControlPlane::close(const Communicator& comm) {
   channel_.close();
   fault_point("close");
-  // The other ranks' last messages are sent before their channels close; the barrier makes them
-  // arrive first.
+  // The barrier lets the other ranks' last messages arrive first.
   comm.barrier();
   if (coordinator_) {
     coordinator_->close();

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Everything of a job that does not compute: heartbeats and leases between its ranks.
+/// Heartbeats and leases between a job's ranks.
 
 #include <memory>
 
@@ -11,21 +11,19 @@
 
 namespace jforge {
 
-/// A rank's control channel, on communicators of its own, and on rank 0 the coordinator. From
-/// construction to close() a rank that is silent for `config.heartbeat_limit_seconds`, rank 0
-/// among them, ends the job with exit 70.
+/// A rank's control channel on its own communicators and, on rank 0, the coordinator. Until
+/// close(), a rank that is silent for `config.heartbeat_limit_seconds` ends the job with exit 70.
 class ControlPlane {
  public:
-  /// Collective. `clock` is what heartbeats tell of this rank. Throws ConfigError for limits that
-  /// heartbeats cannot keep.
+  /// Collective. Heartbeats report `clock`. Throws ConfigError for invalid limits.
   ControlPlane(const Communicator& comm, PhaseClock& clock, const CoordinatorConfig& config);
 
   [[nodiscard]] ControlChannel& channel() noexcept { return channel_; }
-  /// Rank 0's; nullptr on the others.
+  /// nullptr except on rank 0.
   [[nodiscard]] Coordinator* coordinator() noexcept { return coordinator_.get(); }
 
-  /// Collective over `comm`, on the normal path: a rank is watched no longer, so nothing slow may
-  /// be left to do on any of them. The destructor only stops the threads.
+  /// Collective, on the normal path. Ranks are no longer watched afterwards, so do nothing slow
+  /// after it. The destructor only stops the threads.
   void close(const Communicator& comm);
 
  private:

@@ -119,7 +119,7 @@ void Coordinator::run() {
       }
     }
   } catch (const std::exception& error) {
-    // The ranks wait for answers that will not come any more: end the job here, with the reason.
+    // The ranks wait for answers that will not come: end the job with the reason.
     log_critical("the coordinator failed: {}", error.what());
     close_log();
     MpiSession::abort(static_cast<int>(ExitCode::internal));
@@ -150,7 +150,7 @@ void Coordinator::reply(Rank destination, const CoordinatorMessage& message) {
 LeaseReply Coordinator::answer_lease_request(Rank source, const LeaseRequest& request) {
   const std::lock_guard lock(mutex_);
   if (request.stop_requested) {
-    // One rank was told to stop: all of them stop, at their next request or step.
+    // If one rank is told to stop, all stop at their next request or step.
     request_stop();
   }
   if (stop_requested()) {
@@ -207,7 +207,7 @@ void Coordinator::answer_held_requests() {
     const HeldRequest& first = held_.front();
     const LeaseReply answer = answer_lease_request(first.source, first.request);
     if (answer.answer == LeaseAnswer::wait && now_seconds() < first.until_seconds) {
-      return;  // What is no answer for one rank is none for those behind it.
+      return;  // The later ones must wait too.
     }
     reply(first.source, answer);
     held_.pop_front();

@@ -10,7 +10,7 @@
 namespace jforge {
 
 namespace {
-/// Weight of the newest lease in how long they take.
+/// Weight of the newest lease in lease_takes_seconds_.
 constexpr double kNewest = 0.05;
 }  // namespace
 
@@ -31,7 +31,7 @@ LeaseQueue::Entry& LeaseQueue::entry(LeaseId id) {
   return leases_[static_cast<std::size_t>(id - first_id_)];
 }
 
-/// Ranks of which nothing is known count as mean ones, and begin with a small lease.
+/// A rank of unknown speed counts as average and starts with a small lease.
 std::size_t LeaseQueue::next_size(const Worker& worker) const {
   const double mean = known_ranks_ == 0 ? 1 : known_speed_ / known_ranks_;
   const bool known = worker.prompts_per_second > 0;
@@ -72,7 +72,7 @@ std::optional<Lease> LeaseQueue::grant(Rank rank, double now_seconds, double lea
   return std::nullopt;
 }
 
-/// Of the leases of other ranks the one that has been out for longest, if that is long.
+/// Returns the overdue lease of another rank that was granted first.
 std::optional<std::size_t> LeaseQueue::late_lease(Rank rank, double now_seconds) {
   while (oldest_open_ < leases_.size() && leases_[oldest_open_].state == State::committed) {
     ++oldest_open_;
@@ -120,7 +120,7 @@ bool LeaseQueue::request_commit(LeaseId id, std::int32_t attempt) {
     return lease.granted_attempt == attempt;
   }
   const auto index = static_cast<std::size_t>(id - first_id_);
-  // An expired attempt that finishes before its successor is as good as any: first commit wins.
+  // An expired attempt may still commit if it finishes before its successor.
   if (lease.state == State::free) {
     std::erase(free_, index);
   } else {
@@ -140,7 +140,7 @@ void LeaseQueue::committed(LeaseId id, std::int32_t attempt, double now_seconds)
   const auto prompts = static_cast<std::int64_t>(lease.end - lease.begin);
   prompts_committed_ += prompts;
   if (lease.next_attempt > 1) {
-    return;  // Which of the attempts it was says nothing of the last holder.
+    return;  // The committing rank may not be the last holder.
   }
   const double took = now_seconds - lease.granted_seconds;
   lease_takes_seconds_ =

@@ -1,12 +1,12 @@
 #pragma once
 
-/// Which prompts are free, leased and done: pure logic, no clock and no messages of its own, so
-/// that it is tested and simulated with thousands of workers (tests/benchmarks/lease_simulation).
+/// Tracks free, leased and committed prompts. Pure logic without clock or messages, so that it can
+/// be simulated with thousands of workers (tests/benchmarks/lease_simulation).
 ///
-/// Sizes of leases follow guided self-scheduling (Polychronopoulos & Kuck 1987), weighted by speed:
-/// a rank gets a part of its share of what is left, large while there is much of it, small at the
-/// end, so that all ranks end together. When nothing is left, a rank that has nothing to do gets a
-/// copy of a lease that has been out for much longer than they take (backup tasks, Dean & Ghemawat
+/// Lease sizes follow guided self-scheduling (Polychronopoulos & Kuck 1987) weighted by speed: a
+/// part of the rank's share of the remaining prompts, so that all ranks end together. When none
+/// remain, an idle rank gets a copy of an overdue lease (backup tasks, Dean & Ghemawat 2004); the
+/// first attempt to finish commits.
 /// 2004): whichever attempt is first commits.
 
 #include <cstddef>
@@ -21,44 +21,43 @@
 
 namespace jforge {
 
-/// A prompt that is still to be generated, with its length for bucketing.
 struct PendingPrompt {
   PromptId id = 0;
   std::int64_t tokens = 0;
 };
 
-/// Prompts in a lease.
+/// In prompts.
 struct LeaseSizes {
   std::int64_t most = 256;
-  std::int64_t first = 8;  ///< At most, for a rank whose speed is not known yet.
-  int ranks = 1;           ///< That share the work.
-  /// At most what a rank decodes in so long: a lease is lost whole when its rank dies.
+  std::int64_t first = 8;  ///< Limit for a rank of unknown speed.
+  int ranks = 1;           ///< Sharing the work.
+  /// Limits a lease to a rank's work in this time, which is lost if the rank dies.
   double seconds = 60;
 };
 
 class LeaseQueue {
  public:
-  /// A lease is this part of a rank's share of the prompts that are left.
+  /// Lease size as a part of a rank's share of the remaining prompts.
   static constexpr double kShareOfLeft = 0.5;
-  /// A lease gets a backup once it has been out so many times as long as leases take of late.
+  /// A lease is overdue after this many times the recent duration.
   static constexpr double kLate = 2;
 
-  /// Prompts are given out by length (ties by id), longest first, so that the last leases are short
-  /// ones. Lease ids start at `first_id` (beyond every committed shard's).
+  /// Issues the longest prompts first (ties by id), so that the last leases are short. Requires:
+  /// `first_id` exceeds every committed shard's lease id.
   LeaseQueue(std::vector<PendingPrompt> prompts, const LeaseSizes& sizes, LeaseId first_id);
 
-  /// The next lease for `rank`, valid until `now + lease_seconds`; nothing when none is free and no
-  /// other rank's is late.
+  /// Returns the next lease, valid until `now + lease_seconds`; nothing if no prompt is free and no
+  /// other rank's lease is overdue.
   [[nodiscard]] std::optional<Lease> grant(Rank rank, double now_seconds, double lease_seconds);
-  /// Whether this attempt may commit its shard. One attempt per lease is ever granted; asking twice
-  /// gives the same answer.
+  /// Returns whether this attempt may commit. Grants one attempt per lease; repeated requests get
+  /// the same answer.
   [[nodiscard]] bool request_commit(LeaseId id, std::int32_t attempt);
-  /// The granted attempt is durable.
+  /// Records that the granted attempt is durable.
   void committed(LeaseId id, std::int32_t attempt, double now_seconds);
-  /// Leases whose time is over become free again (as a further attempt). An attempt already granted
-  /// its commit keeps it. Returns how many expired.
+  /// Frees expired leases for another attempt and returns their number. An attempt whose commit was
+  /// granted keeps it.
   std::size_t expire(double now_seconds);
-  /// Work of `rank` is still going on: its leases are extended to now + lease_seconds.
+  /// Extends the leases of a rank that showed progress.
   void extend(Rank rank, double now_seconds, double lease_seconds);
 
   [[nodiscard]] bool drained() const noexcept {
@@ -68,30 +67,28 @@ class LeaseQueue {
     return static_cast<std::int64_t>(prompts_.size());
   }
   [[nodiscard]] std::int64_t prompts_committed() const noexcept { return prompts_committed_; }
-  /// Given out so far.
+  /// Leases issued.
   [[nodiscard]] std::size_t leases() const noexcept { return leases_.size(); }
-  /// Attempts beyond the first of a lease.
   [[nodiscard]] std::int64_t repeats() const noexcept { return repeats_; }
 
  private:
   enum class State { free, leased, granted, committed };
   struct Entry {
-    std::size_t begin = 0;  ///< Its prompts: prompts_[begin … end).
+    std::size_t begin = 0;  ///< Prompts [begin, end) of prompts_.
     std::size_t end = 0;
     State state = State::free;
     std::int32_t next_attempt = 0;
     std::int32_t granted_attempt = -1;
     Rank holder = -1;
-    double granted_seconds = 0;  ///< When its holder got it.
+    double granted_seconds = 0;  ///< To the holder.
     double deadline_seconds = 0;
     bool backed_up = false;
   };
-  /// What is known of a rank that was given work.
   struct Worker {
     double first_grant_seconds = 0;
-    std::int64_t prompts = 0;         ///< Committed by it.
-    double prompts_per_second = 0;    ///< 0: not known yet.
-    std::vector<std::size_t> leases;  ///< That it holds.
+    std::int64_t prompts = 0;         ///< Committed.
+    double prompts_per_second = 0;    ///< 0: unknown.
+    std::vector<std::size_t> leases;  ///< Held by the rank.
   };
 
   [[nodiscard]] Entry& entry(LeaseId id);
@@ -103,16 +100,16 @@ class LeaseQueue {
 
   LeaseId first_id_;
   LeaseSizes sizes_;
-  std::vector<PendingPrompt> prompts_;  ///< In the order in which they are given out.
-  std::size_t next_ = 0;                ///< The first that was never given out.
+  std::vector<PendingPrompt> prompts_;  ///< In issuing order.
+  std::size_t next_ = 0;                ///< First prompt never issued.
   std::vector<Entry> leases_;
-  std::deque<std::size_t> free_;  ///< Expired ones.
+  std::deque<std::size_t> free_;  ///< Expired.
   std::map<Rank, Worker> workers_;
-  double known_speed_ = 0;          ///< Σ prompts_per_second …
-  int known_ranks_ = 0;             ///< … over so many ranks.
-  double lease_takes_seconds_ = 0;  ///< Of late, from grant to commit; 0: not known yet.
-  double earliest_deadline_ = 0;    ///< No lease expires before.
-  std::size_t oldest_open_ = 0;     ///< All leases before it are committed.
+  double known_speed_ = 0;  ///< Sum over known_ranks_ ranks.
+  int known_ranks_ = 0;
+  double lease_takes_seconds_ = 0;  ///< Recent mean from grant to commit; 0: unknown.
+  double earliest_deadline_ = 0;    ///< No lease expires earlier.
+  std::size_t oldest_open_ = 0;     ///< All earlier leases are committed.
   std::size_t committed_leases_ = 0;
   std::int64_t prompts_committed_ = 0;
   std::int64_t repeats_ = 0;

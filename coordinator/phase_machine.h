@@ -1,8 +1,8 @@
 #pragma once
 
-/// What the job does next. Up to the export it is decided from durable facts alone: a restarted job
-/// asks the same question and gets the same answer, so no round is repeated or skipped (fault 28).
-/// Evaluations and the report are asked for once by every process; the evaluation itself skips what
+/// Decides the job's next phase. Up to the export it uses only durable facts, so a restarted job
+/// neither repeats nor skips a round (fault 28). Evaluation and report are requested once per
+/// process; the evaluation skips current results. Pure logic.
 /// is current. Pure logic.
 
 #include <cstdint>
@@ -13,21 +13,20 @@
 
 namespace jforge {
 
-/// What is durable in the run directory, and what this process has done with the finished model.
+/// Durable facts of the run directory, and this process's work on the finished model.
 struct JobFacts {
   std::int32_t rounds = 0;  ///< Configured.
   bool prompts_imported = false;
   std::int32_t rounds_trained = 0;  ///< Rounds whose final checkpoint is durable.
   std::int32_t round_generated =
-      0;  ///< Highest round ≤ rounds_trained + 1 whose prompts are all committed.
+      0;  ///< Highest round ≤ rounds_trained + 1 with all prompts committed.
   bool exported = false;
-  std::vector<std::string> models_to_evaluate;  ///< In order; empty when evaluation is off.
+  std::vector<std::string> models_to_evaluate;  ///< In order; empty if evaluation is off.
   std::vector<std::string> models_evaluated;    ///< By this process.
-  bool reported = false;                        ///< Likewise.
+  bool reported = false;                        ///< By this process.
 };
 
-/// The order of phases: import, (generate r, train r) for each round, export, evaluate each model,
-/// report, finish.
+/// Order: import, generate and train each round, export, evaluate each model, report, finish.
 [[nodiscard]] Command next_command(const JobFacts& facts);
 
 }  // namespace jforge

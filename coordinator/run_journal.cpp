@@ -12,7 +12,7 @@
 namespace jforge {
 
 namespace {
-/// Texts come from anywhere (error messages quote input): bytes that are not UTF-8 are replaced.
+/// Replaces invalid UTF-8, because error messages may quote any input.
 std::string to_text(const nlohmann::json& json, int indent) {
   return json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-/// What happened when, for people: one JSON line per event in journal.jsonl. Advisory: the truth is
-/// in committed shards and manifests.
+/// journal.jsonl: one JSON line per event, for people. Advisory only; committed shards and
+/// manifests are the state.
 
 #include <filesystem>
 #include <mutex>
@@ -15,8 +15,8 @@ namespace jforge {
 class RunJournal {
  public:
   explicit RunJournal(const std::filesystem::path& run_directory);
-  /// Thread-safe. Adds "time" (UTC, ISO 8601) and "event", and seals the line. Bytes that are not
-  /// UTF-8 become U+FFFD.
+  /// Thread-safe. Adds "time" (UTC, ISO 8601) and "event" and seals the line. Replaces invalid
+  /// UTF-8 by U+FFFD.
   void record(std::string_view event, const nlohmann::json& details = nlohmann::json::object());
 
  private:
@@ -24,18 +24,15 @@ class RunJournal {
   AppendLog log_;
 };
 
-/// run.json: {"status": running | interrupted | finished | failed, "phase", "attempt", "ranks",
-/// "host", …}, all described in results/README.md. Published durably, sealed
-/// (runtime/text_seal.h). Bytes that are not UTF-8 become U+FFFD.
+/// Durably publishes run.json, sealed (runtime/text_seal.h); results/README.md describes its keys.
+/// Replaces invalid UTF-8 by U+FFFD.
 void write_run_status(const std::filesystem::path& run_directory, const nlohmann::json& status);
-/// The same for a status that only shows progress: readers see the old one or the new one, but a
-/// machine that crashes may leave neither.
+/// Replaces run.json atomically but not durably, for mere progress: a machine crash may lose it.
 void show_run_status(const std::filesystem::path& run_directory, const nlohmann::json& status);
-/// The status written last, or null when there is none. Throws DataError naming the file when it is
-/// damaged.
+/// Returns the last status, or null. Throws DataError naming a damaged file.
 [[nodiscard]] nlohmann::json read_run_status(const std::filesystem::path& run_directory);
 
-/// Now as "2025-01-31T12:00:00Z".
+/// "2025-01-31T12:00:00Z"
 [[nodiscard]] std::string utc_now();
 
 }  // namespace jforge

@@ -41,8 +41,8 @@ std::string read_or_empty(const std::filesystem::path& path) {
   }
 }
 
-/// Where a process id means one process: pid namespaces (containers) of one machine and the boots
-/// of one host have their own, while host names may be shared.
+/// Identifies the boot and pid namespace (container) in which a process id is unique; host names
+/// may be shared.
 std::string process_space() {
   std::string boot = read_or_empty("/proc/sys/kernel/random/boot_id");
   while (!boot.empty() && boot.back() == '\n') {
@@ -127,8 +127,7 @@ RunLock::RunLock(const std::filesystem::path& directory, Timing timing, OnLost o
     const bool stale = !first && text == seen && waited.count() >= timing_.stale_seconds;
     if (stale || dead_on_this_host(holder)) {
       log_warn("taking over {}: its holder ({}) is gone", path_.string(), describe(holder));
-      // Moved aside and looked at again: had another waiter taken over in between, this would be
-      // its live lock.
+      // Moved aside and checked again, because another waiter may have taken over in between.
       const std::filesystem::path aside = path_.string() + ".stale-" + identity_;
       std::error_code ignored;
       std::filesystem::rename(path_, aside, ignored);
@@ -147,17 +146,17 @@ RunLock::RunLock(const std::filesystem::path& directory, Timing timing, OnLost o
                describe(holder));
     }
     if (text != seen) {
-      // Without an identity it is half written: the next look says by whom.
+      // Without an identity it is half-written; the next look shows whose it is.
       seen = text;
       since = std::chrono::steady_clock::now();
     }
-    note_progress();  // This wait has a limit of its own.
+    note_progress();  // This wait has its own limit.
     std::this_thread::sleep_for(std::chrono::duration<double>(timing_.refresh_seconds / 5));
   }
   try {
     write(true);
   } catch (...) {
-    // A lock that names nobody would hold the next start up until it counts as stale.
+    // An anonymous lock would delay the next start until it is stale.
     std::error_code ignored;
     std::filesystem::remove(path_, ignored);
     throw;
@@ -186,7 +185,7 @@ void RunLock::write(bool create) {
                                {"identity", identity_},
                                {"counter", counter_}};
   try {
-    // In place: the file is a liveness signal, not data; a torn read is just another change.
+    // Written in place: it is a liveness signal, and a torn read counts as a change.
     overwrite_file(path_, json.dump() + "\n");
   } catch (const EnvironmentError&) {
     if (create) {
@@ -198,14 +197,14 @@ void RunLock::write(bool create) {
 std::string RunLock::lost_to() {
   const std::string text = read_or_empty(path_);
   if (text.empty()) {
-    // A waiter moves the file aside for a moment to look at it; and unreadable is not absent.
+    // A waiter moves the file aside briefly, and unreadable does not mean absent.
     std::error_code error;
     const bool absent = !std::filesystem::exists(path_, error) && !error;
     absences_ = absent ? absences_ + 1 : 0;
     return absences_ < 2 ? std::string() : "the file is gone";
   }
   absences_ = 0;
-  // Without an identity the text is half written, by us or by one who will see ours.
+  // Without an identity it is half-written, by us or by a waiter that will see ours.
   const Holder holder = parse_holder(text);
   return holder.identity.empty() || holder.identity == identity_
              ? std::string()

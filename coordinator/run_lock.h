@@ -1,9 +1,9 @@
 #pragma once
 
-/// One run directory, one owner (tests/FAULTS.md row 17): a lock file made with O_EXCL names
-/// holder, host, process and job and holds a counter that a thread refreshes. It is stale when a
-/// waiter sees no change for `stale_seconds` by its own monotonic clock. A holder that was
-/// suspended for so long finds the other's name in the file when it wakes, and gives up.
+/// Gives a run directory one owner (tests/FAULTS.md row 17). The lock file, created with O_EXCL,
+/// names host, process and job and holds a counter that a thread refreshes. It is stale after
+/// `stale_seconds` without a change, by the waiter's monotonic clock. A holder that was suspended
+/// that long finds another's name in the file and gives up.
 
 #include <condition_variable>
 #include <filesystem>
@@ -20,15 +20,15 @@ class RunLock {
     double refresh_seconds = 5;
     double stale_seconds = 60;
   };
-  /// Called once, by the refreshing thread, when the lock is no longer ours; gets who has it now.
+  /// Called once by the refreshing thread when the lock is lost; gets the new holder.
   using OnLost = std::function<void(const std::string& reason)>;
-  /// Takes `directory`/lock or throws EnvironmentError naming the holder. A lock held by a dead
-  /// process of this machine and process-id namespace is taken over at once; any other after
-  /// stale_seconds without change. Default of `on_lost`: log it and end the job with exit code 4,
-  /// since two jobs that write into one run directory would spoil it.
+  /// Takes `directory`/lock or throws EnvironmentError naming the holder. Takes over at once from a
+  /// dead process of this machine and process-id namespace, from others when stale. By default
+  /// `on_lost` logs and ends the job with exit code 4, because two jobs would corrupt the run
+  /// directory.
   RunLock(const std::filesystem::path& directory, Timing timing, OnLost on_lost = {});
   explicit RunLock(const std::filesystem::path& directory) : RunLock(directory, Timing{}) {}
-  /// Releases the lock (removes the file) if it is still ours.
+  /// Removes the lock file if it is still ours.
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
@@ -36,15 +36,15 @@ class RunLock {
  private:
   void refresh_loop();
   void write(bool create);
-  /// Who has taken the lock from us; empty while it is ours or cannot be read.
+  /// Describes the lock's new holder; empty if it is ours or unreadable.
   [[nodiscard]] std::string lost_to();
 
   std::filesystem::path path_;
   Timing timing_;
   OnLost on_lost_;
-  int absences_ = 0;  ///< Refreshes in a row that found no lock file.
+  int absences_ = 0;  ///< Consecutive refreshes without a lock file.
   std::string identity_;
-  std::string job_;  ///< Read once: its thread must not look while another sets a variable.
+  std::string job_;  ///< Cached: getenv is unsafe while another thread sets a variable.
   std::uint64_t counter_ = 0;
   std::mutex mutex_;
   std::condition_variable wake_;
@@ -52,9 +52,8 @@ class RunLock {
   std::thread thread_;
 };
 
-/// What somebody who only looks can tell of `directory`/lock: why no job can hold it (it is gone,
-/// or its holder is a dead process of this machine), or that it was not refreshed for longer than
-/// stale_seconds by this host's clock. Empty: a job holds it. Takes nothing over.
+/// Returns why no job can hold `directory`/lock (missing, holder dead on this machine, or not
+/// refreshed for stale_seconds by this host's clock); empty if a job holds it. Takes nothing over.
 [[nodiscard]] std::string why_lock_is_dead(const std::filesystem::path& directory);
 
 }  // namespace jforge

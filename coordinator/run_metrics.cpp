@@ -12,7 +12,7 @@ namespace jforge {
 
 namespace {
 
-/// A label's value: backslash, quotation mark and line feed are escaped.
+/// Escapes backslashes, quotation marks and line feeds.
 std::string label(std::string_view value) {
   std::string text;
   for (const char byte : value) {
@@ -57,7 +57,7 @@ std::string run_metrics(const std::string& run, const nlohmann::json& status) {
                         now == candidate ? 1 : 0);
   }
   text += head("jforge_run_info", "What the run is doing, and where.");
-  // Of a failed run the phase is its error.
+  // A failed run's phase is its error.
   text += fmt::format("jforge_run_info{{{},phase={},unit={},host={},version={}}} 1\n", of_run,
                       label(now == "failed" ? "" : status.value("phase", "")),
                       label(status.value("unit", "")), label(status.value("host", "")),

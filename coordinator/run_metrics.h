@@ -1,7 +1,6 @@
 #pragma once
 
-/// A run's state for Prometheus: metrics.prom in the run directory, in the text format that
-/// node_exporter's textfile collector reads.
+/// metrics.prom of a run directory, for the textfile collector of Prometheus' node_exporter.
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -9,11 +8,11 @@
 
 namespace jforge {
 
-/// One sample per line, each metric with its HELP and TYPE, labelled with the run directory `run`.
-/// `status` is what run.json holds; what it does not hold has no sample.
+/// Returns HELP, TYPE and one sample per metric, labelled with the run directory `run`. Skips
+/// metrics that `status` (run.json) lacks.
 [[nodiscard]] std::string run_metrics(const std::string& run, const nlohmann::json& status);
 
-/// Replaces metrics.prom: a reader sees the old file or the new one. Throws EnvironmentError.
+/// Replaces metrics.prom atomically. Throws EnvironmentError.
 void write_run_metrics(const std::filesystem::path& run_directory, const nlohmann::json& status);
 
 }  // namespace jforge

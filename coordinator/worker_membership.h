@@ -1,6 +1,6 @@
 #pragma once
 
-/// Who is alive: the last heartbeat of every rank. Pure logic; the caller brings the clock.
+/// Tracks every rank's last heartbeat. Pure logic; the caller supplies the time.
 
 #include <optional>
 #include <string>
@@ -13,20 +13,18 @@ namespace jforge {
 
 class WorkerMembership {
  public:
-  /// All `ranks` count as heard at `now_seconds`. A rank is lost when nothing was heard for
-  /// `limit_seconds`.
+  /// All ranks count as heard at `now_seconds` and as lost after `limit_seconds` of silence.
   WorkerMembership(int ranks, double limit_seconds, double now_seconds);
   void heard(Rank rank, const Heartbeat& heartbeat, double now_seconds);
-  /// The first rank whose silence exceeds the limit.
+  /// Returns the first lost rank.
   [[nodiscard]] std::optional<Rank> lost(double now_seconds) const;
-  /// What the ranks have made in their present phases, by their last heartbeats: tokens, forwards.
+  /// Returns the ranks' tokens and forwards in their present phases.
   [[nodiscard]] std::pair<std::int64_t, std::int64_t> made() const;
-  /// Sum of the ranks' progress counters: as long as it grows, the job goes on somewhere.
+  /// Sum of the ranks' progress counters; grows while any rank works.
   [[nodiscard]] std::uint64_t progress() const;
-  /// Whether `rank` showed progress since the previous call for it: extends its leases.
+  /// Returns whether `rank` progressed since the previous call.
   [[nodiscard]] bool progressed(Rank rank);
-  /// One line per rank: host, process, phase, step, whether it works or waits for others, age: the
-  /// table logged before an abort.
+  /// Returns a table for the log before an abort, one line per rank.
   [[nodiscard]] std::string table(double now_seconds) const;
 
  private:
