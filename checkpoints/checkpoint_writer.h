@@ -110,13 +110,13 @@ class CheckpointWriter {
   std::thread thread_;
 };
 
-/// Publishes the manifest. Requires: the shards are durable. Fault point: checkpoint.manifest.
+/// Publishes the manifest. Requires: the shards are durable. Fault place: checkpoint.manifest.
 void commit_checkpoint(const std::filesystem::path& directory, const CheckpointManifest& manifest);
 
 /// Removes checkpoints older than (`newest_round`, `newest_step`) beyond the retention, and older
 /// directories without a valid manifest. Keeps the previous round's newest, from which
 /// `newest_round`'s trajectories are (re)generated, and, with a warning, any whose manifest is
-/// unreadable. Removes the manifest first, so a partly removed checkpoint is invalid. Fault point:
+/// unreadable. Removes the manifest first, so a partly removed checkpoint is invalid. Fault place:
 /// checkpoint.prune, per directory. Returns the removed names. Throws EnvironmentError.
 std::vector<std::string> prune_checkpoints(const std::filesystem::path& root,
                                            std::int64_t newest_round, std::int64_t newest_step,

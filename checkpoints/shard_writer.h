@@ -29,7 +29,7 @@ class ShardWriter {
   ShardWriter(const std::filesystem::path& directory, ShardOwner owner,
               std::span<const ShardSlice> slices, const ShardValues& values);
 
-  /// Runs the next step; returns false once the shard is durable. Fault points: checkpoint.data
+  /// Runs the next step; returns false once the shard is durable. Fault places: checkpoint.data
   /// (half of the values written), checkpoint.fsync (all written), checkpoint.rename (published).
   /// Throws EnvironmentError; then no step may follow.
   bool advance();

@@ -18,7 +18,7 @@
 namespace jforge {
 
 namespace {
-/// Length of the file's part that ends with its last newline.
+/// Returns the length up to and including the last newline.
 off_t complete_length(int descriptor, off_t size, const std::filesystem::path& path) {
   std::vector<char> chunk(std::size_t{1} << 16);
   off_t end = size;
@@ -63,7 +63,7 @@ AppendLog::AppendLog(const std::filesystem::path& path, Form form)
   if (descriptor_ < 0) {
     throw_environment("open", path, errno);
   }
-  // The destructor does not run when a constructor throws.
+  // A throwing constructor does not run the destructor.
   try {
     const off_t size = file_size(descriptor_, path);
     const off_t complete = complete_length(descriptor_, size, path);
@@ -111,7 +111,7 @@ void AppendLog::append(std::string_view record, bool durable) {
   }
   std::size_t done = 0;
   if (const int error_number = write_all(descriptor_, bytes, done); error_number != 0) {
-    // A half record would join with the next one: take it back.
+    // A partial record would merge with the next one.
     const off_t size = file_size(descriptor_, path_);
     if (done > 0 && ::ftruncate(descriptor_, size - static_cast<off_t>(done)) != 0) {
       throw_environment("take back a half record of", path_, errno);

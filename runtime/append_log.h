@@ -1,7 +1,6 @@
 #pragma once
 
-/// Files that grow by whole records: logs, metrics, per-sample lines (ARCHITECTURE.md
-/// "Durability").
+/// Append-only files: logs, metrics, per-sample lines (ARCHITECTURE.md "Durability").
 
 #include <cstdint>
 #include <filesystem>
@@ -9,22 +8,22 @@
 
 namespace jforge {
 
-/// Log of one record per write(2). Not thread-safe.
+/// Writes one record per write(2). Not thread-safe.
 class AppendLog {
  public:
   enum class Form : std::uint8_t {
-    lines,    ///< One line per record, ended here. Opening cuts a torn last line.
-    records,  ///< Bytes that frame themselves. The file must be new.
+    lines,    ///< Adds a newline per record; opening cuts a torn last line.
+    records,  ///< Self-framing bytes. The file must be new.
   };
-  /// Throws EnvironmentError when the file cannot be opened.
+  /// Throws EnvironmentError.
   explicit AppendLog(const std::filesystem::path& path, Form form = Form::lines);
   ~AppendLog();
   AppendLog(AppendLog&& other) noexcept;
   AppendLog& operator=(AppendLog&& other) noexcept;
   AppendLog(const AppendLog&) = delete;
   AppendLog& operator=(const AppendLog&) = delete;
-  /// A line must not hold a newline. With `durable`, fsync before return. A record that could not
-  /// be written whole is taken back. Throws EnvironmentError.
+  /// Requires: a line has no newline. If `durable`, syncs before returning. Removes a partly
+  /// written record. Throws EnvironmentError.
   void append(std::string_view record, bool durable = false);
 
  private:

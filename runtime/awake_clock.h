@@ -1,18 +1,17 @@
 #pragma once
 
-/// Time during which this process was running: what a listener may hold against somebody silent. A
-/// suspended job (SIGSTOP, a paused machine) wakes up with all its deadlines passed; nobody was
-/// silent then.
+/// Time during which this process was running. After a suspension (SIGSTOP, a paused machine) all
+/// deadlines have passed, but no rank was silent.
 
 #include <chrono>
 
 namespace jforge {
 
-/// One user at a time. A reader must look at least once a second; longer gaps count as one second.
+/// Not thread-safe. Call seconds() at least once a second.
 class AwakeClock {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
-  /// Longest gap between two looks that counts as time.
+  /// Longer gaps between calls count as this.
   static constexpr double kLongestGapSeconds = 1;
 
   explicit AwakeClock(TimePoint start = std::chrono::steady_clock::now()) : last_(start) {}

@@ -1,12 +1,12 @@
 #pragma once
 
-/// Threads whose work can wait.
+/// Low-priority threads.
 
 namespace jforge {
 
-/// From now on the calling thread gets a core when no other thread wants it, and about a hundredth
-/// of one when all cores are busy (Linux: SCHED_BATCH, nice 19). Never to be undone: that takes
-/// privileges. Where the system refuses, the thread stays as it is.
+/// Makes the calling thread run only when other threads leave a core, or about a hundredth of one
+/// if all are busy (Linux: SCHED_BATCH, nice 19). Irreversible without privileges. Does nothing if
+/// the system refuses.
 void yield_to_other_threads() noexcept;
 
 }  // namespace jforge

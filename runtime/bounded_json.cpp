@@ -8,7 +8,7 @@ namespace jforge {
 
 namespace {
 
-/// nlohmann's message quotes the token at fault, however long that is.
+/// nlohmann's message quotes the whole faulty token.
 std::string shortened(std::string_view message) {
   constexpr std::size_t kLongest = 200;
   return message.size() <= kLongest ? std::string(message)

@@ -1,9 +1,8 @@
 #pragma once
 
-/// JSON from outside: the way in which the program parses it into a nlohmann tree. Text that is
-/// nested without bound is refused before a tree is made of it, since a tree is copied, compared
-/// and written by recursion. (Limits of their own have a safetensors header, which counts while it
-/// is parsed, and the parsers that make no such tree: data/tasks/code/json_tree.h, and simdjson's.)
+/// Parses JSON from outside into nlohmann trees. Rejects deep nesting first, because trees are
+/// copied, compared and written recursively. Other parsers have their own limits: safetensors
+/// headers, data/tasks/code/json_tree.h, simdjson.
 
 #include <concepts>
 #include <cstddef>
@@ -16,25 +15,22 @@
 
 namespace jforge {
 
-/// Brackets that JSON text may have open at once. No file that the program reads has more than ten.
+/// No file that the program reads has more than ten brackets open.
 inline constexpr std::size_t kMaxJsonDepth = 64;
 
-/// Whether `text` has more than `limit` brackets open at once, those inside strings not counted.
+/// Returns whether `text` has more than `limit` brackets open at once, outside strings.
 [[nodiscard]] bool nested_deeper_than(std::string_view text, std::size_t limit);
 
-/// The value that `text` is. DataError "ORIGIN: not valid JSON: …", one line, for anything else and
-/// for text nested deeper than kMaxJsonDepth.
+/// Throws DataError "ORIGIN: not valid JSON: …", one line, also for nesting beyond kMaxJsonDepth.
 template <class Json = nlohmann::json>
 [[nodiscard]] Json parse_bounded_json(std::string_view text, const std::string& origin);
 
-/// As parse_bounded_json, but a discarded value instead of an error: for callers that have their
-/// own words for it.
+/// As parse_bounded_json(), but returns a discarded value, for callers with their own message.
 template <class Json = nlohmann::json>
 [[nodiscard]] Json try_bounded_json(std::string_view text);
 
-/// The whole number that `value` is, as an Integer. Throws nlohmann's type_error for a fraction, an
-/// exponent, another kind of value and a number outside Integer. (`get<Integer>()` cuts fractions
-/// and high digits off, and is undefined for a double outside Integer.)
+/// Returns a whole number. Throws nlohmann's type_error for a fraction, an exponent, another type
+/// and a number outside Integer, which `get<Integer>()` would truncate or leave undefined.
 template <std::integral Integer, class Json>
 [[nodiscard]] Integer json_integer(const Json& value) {
   if (value.is_number_unsigned()) {
@@ -49,7 +45,6 @@ template <std::integral Integer, class Json>
   throw Json::type_error::create(302, value.dump() + " is not a whole number in range", &value);
 }
 
-/// `value`, or null where there is none.
 [[nodiscard]] inline nlohmann::ordered_json json_or_null(const std::optional<double>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
 }

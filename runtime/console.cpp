@@ -21,7 +21,7 @@ void write_to(std::FILE* stream, std::string_view text) noexcept {
 void open_standard_streams() noexcept {
   for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; ++descriptor) {
     if (::fcntl(descriptor, F_GETFD) < 0) {
-      // The lowest free number is the one that was looked at.
+      // open() returns the lowest free number, which is this one.
       static_cast<void>(::open("/dev/null", O_RDWR));
     }
   }
@@ -35,7 +35,7 @@ void tell(std::FILE* stream, std::string_view text) noexcept {
 }
 
 void tell_bar(const std::string& line, bool last) {
-  // In one write: under mpirun the terminal is shared with other processes.
+  // In one write, because mpirun shares the terminal between processes.
   write_to(stderr, std::string(kClearLine) + line + (last ? "\n" : ""));
   bar_open = !last;
 }

@@ -31,7 +31,7 @@ const char* kind_name(fs::file_type type) {
   }
 }
 
-/// Where links of `directory` (canonical) may lead.
+/// Returns the directory that links of `directory` (canonical) must not leave.
 fs::path home_of(const fs::path& directory) {
   const fs::path snapshots = directory.parent_path();
   const fs::path repository = snapshots.parent_path();

@@ -5,7 +5,7 @@
 // For XXH3_generateSecret_fromSeed.
 #define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>
-// The widest vectors that the processor has: three times the speed of its baseline in cache.
+// Uses the processor's widest vectors: three times the baseline's speed in cache.
 #include <xxh_x86dispatch.h>
 
 #include <cerrno>
@@ -78,7 +78,7 @@ std::optional<std::uint64_t> parse_hash_hex(std::string_view text) {
   constexpr std::size_t kDigits = 16;
   std::uint64_t hash = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), hash, 16);
-  // from_chars takes capital letters too, and fewer digits.
+  // from_chars also takes capital letters and fewer digits.
   return text.size() == kDigits && error == std::errc() && hash_hex(hash) == text
              ? std::optional(hash)
              : std::nullopt;

@@ -21,7 +21,7 @@ std::optional<int> number(std::string_view text) {
   return whole && value >= 0 ? std::optional(value) : std::nullopt;
 }
 
-// Processors beyond CPU_SETSIZE are left out.
+// Ignores processors beyond CPU_SETSIZE.
 std::optional<cpu_set_t> read_processors(const std::filesystem::path& list) {
   std::ifstream file(list);
   cpu_set_t set;
@@ -58,7 +58,7 @@ bool stay_near(const std::filesystem::path& list) {
   std::error_code gone;
   for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task", gone)) {
     if (const auto id = number(thread.path().filename().string())) {
-      sched_setaffinity(*id, sizeof both, &both);  // A thread that has just ended needs none.
+      sched_setaffinity(*id, sizeof both, &both);  // Fails for a thread that has just ended.
     }
   }
   return true;

@@ -46,7 +46,7 @@ void DirectFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes
       continue;
     }
     if (count < 0 && direct && errno == EINVAL) {
-      // The file system opens files so but cannot write them, or wants larger multiples.
+      // The file system cannot write this way, or needs a larger alignment.
       ::close(std::exchange(direct_, -1));
       continue;
     }
@@ -76,7 +76,7 @@ void DirectFile::read_at(std::uint64_t offset, std::span<std::byte> bytes) const
 
 void DirectFile::close() {
   for (int* descriptor : {&direct_, &cached_}) {
-    // Linux frees the descriptor even when close fails, so it is never closed twice.
+    // Linux frees the descriptor even if close() fails.
     if (*descriptor >= 0 && ::close(std::exchange(*descriptor, -1)) != 0 && errno != EINTR) {
       throw_environment("close", path_, errno);
     }

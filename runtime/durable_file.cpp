@@ -20,7 +20,7 @@ namespace jforge {
 namespace {
 constexpr std::string_view kTemporaryPrefix = ".tmp-";
 
-/// What another process has under the name stays.
+/// Keeps another process's file of that name.
 [[noreturn]] void throw_not_created(TemporaryFile& file, int error_number) {
   const std::filesystem::path path = file.path();
   file.release();
@@ -36,7 +36,7 @@ void write_or_throw(int descriptor, std::string_view bytes, const std::filesyste
 }  // namespace
 
 const std::string& temporary_suffix() {
-  // Containers on several hosts count processes alike.
+  // Containers on several hosts may have equal process ids.
   static const std::string suffix = fmt::format("{:08x}", std::random_device()());
   return suffix;
 }
@@ -67,7 +67,7 @@ void publish_file(const std::filesystem::path& path, std::string_view bytes) {
   if (file.get() < 0) {
     throw_not_created(temporary, errno);
   }
-  // Two halves, so that a kill here leaves a file that is truly half written.
+  // In two halves, so that a kill here leaves a partial file.
   write_or_throw(file.get(), bytes.substr(0, bytes.size() / 2), path);
   fault_point("publish.data");
   write_or_throw(file.get(), bytes.substr(bytes.size() / 2), path);
@@ -109,8 +109,7 @@ void expect_plain_output(const std::filesystem::path& path) {
 }
 
 void overwrite_file(const std::filesystem::path& path, std::string_view bytes) {
-  // Over what is there, which a full disk or an exhausted quota allows: a file that was made empty
-  // first could stay so.
+  // Truncates last: overwriting works on a full disk, but a file emptied first could stay empty.
   Descriptor file(open_retrying(path, O_WRONLY));
   if (file.get() < 0) {
     throw_environment("open", path, errno);
@@ -169,7 +168,7 @@ void sync_directory(const std::filesystem::path& directory) {
   if (handle.get() < 0) {
     throw_environment("open directory", directory, errno);
   }
-  // Some network file systems answer EINVAL: they have no directory fsync and need none.
+  // Some network file systems answer EINVAL: they need no directory fsync.
   if (const int error_number = sync_descriptor(handle.get());
       error_number != 0 && error_number != EINVAL) {
     throw_environment("fsync directory", directory, error_number);
@@ -187,7 +186,7 @@ void make_directory(const std::filesystem::path& directory) {
   if (parent != plain) {
     make_directory(parent);
   }
-  // Another rank may create it at the same moment: that is success.
+  // Another rank may create it at the same moment.
   if (::mkdir(plain.c_str(), 0777) != 0 &&
       (errno != EEXIST || !std::filesystem::is_directory(plain, reason))) {
     throw_environment("create directory", plain, errno == EEXIST ? ENOTDIR : errno);
@@ -202,7 +201,7 @@ std::size_t sweep_temporaries(const std::filesystem::path& directory) {
     return 0;
   }
   std::size_t removed = 0;
-  // Other ranks may sweep at the same time: an entry that is gone already is not an error.
+  // Other ranks may sweep at the same time, so a missing entry is not an error.
   for (const std::filesystem::directory_iterator end; !reason && entry != end;
        entry.increment(reason)) {
     std::error_code removal;

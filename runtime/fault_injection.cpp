@@ -92,7 +92,7 @@ std::pair<ArmedFault, Rank> parse_fault(std::string_view entry) {
   return {std::move(fault), static_cast<Rank>(rank)};
 }
 
-/// Takes the matching fault out of the table: each acts once.
+/// Disarms the matching fault, because each acts once.
 std::optional<ArmedFault> take(FaultTable& faults, std::string_view place, std::int64_t step) {
   for (auto fault = faults.armed.begin(); fault != faults.armed.end(); ++fault) {
     if (fault->place == place && fault->step == step) {
@@ -105,7 +105,7 @@ std::optional<ArmedFault> take(FaultTable& faults, std::string_view place, std::
   return std::nullopt;
 }
 
-/// Returns true when the caller must act the fault out.
+/// Returns true if the caller must perform the fault.
 bool act(const ArmedFault& fault) {
   log_warn("injected fault {} acts now", fault.text);
   spdlog::default_logger()->flush();

@@ -1,7 +1,7 @@
 #pragma once
 
-/// Faults for tests, `--inject FAULT@PLACE:RANK:STEP` (tests/FAULTS.md). Off unless asked for; a
-/// disarmed check is one load. While one is armed, the log file names every place that is reached.
+/// Faults for tests, `--inject FAULT@PLACE:RANK:STEP` (tests/FAULTS.md). A disarmed check costs one
+/// load. While a fault is armed, the log file names every place reached.
 
 #include <cstdint>
 #include <string_view>
@@ -10,21 +10,17 @@
 
 namespace jforge {
 
-/// What an armed fault does when its place is reached: kill (SIGKILL), stop (SIGSTOP), stall (the
-/// calling thread sleeps for ever, the others go on), throw, exit0, nan, delay (sleep 3 s),
-/// interrupt (SIGUSR2 to itself). PLACE is a name such as "generate", "train", "checkpoint.data",
-/// "checkpoint.manifest", "generate.lease" where a rank asks for work (also evaluate, grade; there
-/// a delay leaves the work to the others), or "phase NAME" where a rank enters that phase
-/// (phase_clock.h); STEP
-/// counts visits of that place on that rank, from 1 (or is the step number where the caller gives
-/// one). Several faults may be armed, separated by commas. Throws ConfigError on bad text.
+/// Arms faults, separated by commas. FAULT: kill (SIGKILL), stop (SIGSTOP), stall (the calling
+/// thread sleeps forever), throw, exit0, nan, delay (3 s), interrupt (SIGUSR2). PLACE: "train",
+/// "checkpoint.data", "phase NAME" (entering a phase), "generate.lease" (requesting work; a delay
+/// leaves it to the other ranks) and others. STEP counts the rank's visits of the place from 1, or
+/// is the caller's step number. Throws ConfigError on bad text.
 void arm_faults(std::string_view specification, Rank rank);
-/// Whether any fault is armed on this rank that has not acted yet.
+/// Whether a fault of this rank is armed and has not acted.
 [[nodiscard]] bool faults_armed() noexcept;
-/// Reached place `place` (visit counting). Acts when armed for it.
+/// Counts a visit of `place` and performs a fault armed for it.
 void fault_point(std::string_view place);
-/// The same with an explicit step number; returns true for a fault that the caller must act out
-/// itself ("nan").
+/// As above with a step number; returns true if the caller must perform the fault ("nan").
 bool fault_point(std::string_view place, std::int64_t step);
 
 }  // namespace jforge

@@ -57,7 +57,7 @@ Descriptor::~Descriptor() {
 }
 
 void Descriptor::close_checked(const std::filesystem::path& path) {
-  // Linux frees the descriptor even when close fails with EINTR, so it is never closed twice.
+  // Linux frees the descriptor even if close() fails with EINTR.
   if (::close(std::exchange(value_, -1)) != 0 && errno != EINTR) {
     throw_environment("close", path, errno);
   }
@@ -73,7 +73,7 @@ int write_all(int descriptor, std::string_view bytes, std::size_t& done) {
       }
       return errno;
     }
-    // A zero-byte write of a positive count never makes progress: treat it as a full device.
+    // A zero-byte write makes no progress; treated as a full device.
     if (count == 0) {
       return ENOSPC;
     }

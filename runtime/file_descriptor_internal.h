@@ -1,6 +1,6 @@
 #pragma once
 
-/// What writing, reading, hashing and appending share of the system's calls.
+/// System calls shared by writing, reading, hashing and appending.
 
 #include <cstddef>
 #include <filesystem>
@@ -10,20 +10,18 @@
 
 namespace jforge {
 
-/// Throws EnvironmentError "cannot ACTION PATH: reason" and `note`, with what to do about a full
-/// disk.
+/// Throws EnvironmentError "cannot ACTION PATH: reason" and `note`, with advice for a full disk.
 [[noreturn]] void throw_environment(const std::string& action, const std::filesystem::path& path,
                                     int error_number, const std::string& note = {});
-/// Throws for a file that cannot be read: DataError "cannot ACTION PATH: reason" where the path
-/// names none, else EnvironmentError: what a file system answers for a while says nothing of what
-/// the file holds, and nobody may throw it away for that.
+/// Throws DataError if the path names no file, else EnvironmentError: a system fault says nothing
+/// of the file's content, so the file must not be discarded for it.
 [[noreturn]] void throw_unread(const std::string& action, const std::filesystem::path& path,
                                int error_number, const std::string& note = {});
-/// The same of opening, with "(waited …)".
+/// The same for opening, with "(waited …)".
 [[noreturn]] void throw_unopened(const std::filesystem::path& path, int error_number,
                                  double waited_seconds = 0);
 
-/// A file descriptor that closes itself; close errors count only through close_checked().
+/// Closes itself; only close_checked() reports errors.
 class Descriptor {
  public:
   explicit Descriptor(int value) noexcept : value_(value) {}
@@ -31,21 +29,21 @@ class Descriptor {
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   [[nodiscard]] int get() const noexcept { return value_; }
-  /// Network file systems may report a failed write only here. Throws EnvironmentError.
+  /// Throws EnvironmentError; network file systems may report failed writes only here.
   void close_checked(const std::filesystem::path& path);
 
  private:
   int value_;
 };
 
-/// Writes everything or returns the error number; `done` counts bytes that reached the file.
+/// Writes everything or returns the error number; `done` counts the bytes written.
 [[nodiscard]] int write_all(int descriptor, std::string_view bytes, std::size_t& done);
-/// fsync; 0 or the error number.
+/// Returns 0 or the error number.
 [[nodiscard]] int sync_descriptor(int descriptor);
-/// Reads a file in chunks; `consume` gets each. Throws as throw_unread().
+/// Passes each chunk to `consume`. Throws as throw_unread().
 void read_chunks(const std::filesystem::path& path, int descriptor,
                  const std::function<void(std::string_view)>& consume);
-/// "." for a plain name.
+/// Returns "." for a plain name.
 [[nodiscard]] std::filesystem::path parent_of(const std::filesystem::path& path);
 
 }  // namespace jforge

@@ -23,8 +23,8 @@
 namespace jforge {
 
 namespace {
-/// What the handler may look at in any thread at any time: memory that stays. More mappings than
-/// places, or longer names, are cut off in what is said, no more.
+/// Static memory, because the handler may read it in any thread at any time. Mappings beyond
+/// kPlaces and long names only lose text in the message.
 struct Place {
   std::atomic<bool> taken{false};
   std::atomic<std::uintptr_t> begin{0};
@@ -73,7 +73,7 @@ void end_or_go_on(int signal, siginfo_t* info, void* /*context*/) {
       ::_exit(static_cast<int>(ExitCode::environment));
     }
   }
-  // Takes effect on return, also of a signal that somebody sent.
+  // Takes effect on return, also for a signal that was sent.
   std::signal(signal, SIG_DFL);
   std::raise(signal);
 }

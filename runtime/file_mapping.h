@@ -1,7 +1,7 @@
 #pragma once
 
-/// Files in memory. What cannot be read of one when it is looked at (an I/O error, a file that was
-/// made shorter meanwhile) is a signal and no error code: SIGBUS.
+/// Memory-mapped files. Read errors (I/O error, shortened file) raise SIGBUS instead of returning a
+/// code.
 
 #include <cstddef>
 #include <filesystem>
@@ -9,8 +9,7 @@
 
 namespace jforge {
 
-/// A whole file, read-only in memory. Throws as read_file(), and EnvironmentError where there is no
-/// room for it.
+/// A whole file, read-only. Throws as read_file(), and EnvironmentError if it cannot be mapped.
 class FileMapping {
  public:
   explicit FileMapping(const std::filesystem::path& path);
@@ -22,11 +21,11 @@ class FileMapping {
 
  private:
   std::span<const std::byte> bytes_;
-  std::size_t place_;  ///< Among those that the handler knows.
+  std::size_t place_;  ///< Index into the handler's table.
 };
 
-/// From now on SIGBUS in a FileMapping ends the process with one line that names the file and with
-/// exit code 4, and elsewhere as before. install_signal_handlers() calls it.
+/// Makes SIGBUS in a FileMapping end the process with exit code 4 and one line naming the file;
+/// elsewhere the default applies. install_signal_handlers() calls it.
 void end_where_a_mapping_is_lost();
 
 }  // namespace jforge

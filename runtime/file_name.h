@@ -1,13 +1,11 @@
 #pragma once
 
-/// Names of things as parts of names of files.
-
 #include <string>
 #include <string_view>
 
 namespace jforge {
 
-/// `name` as a part of a file's name, the same on every system: anything but letters, digits, ".",
+/// Makes `name` a valid part of a file name on every system: anything but letters, digits, ".",
 /// "_", "=", "+" and "-" becomes "-".
 [[nodiscard]] inline std::string file_name_part(std::string_view name) {
   std::string part(name);

@@ -1,18 +1,18 @@
 #pragma once
 
-/// Identifiers that cross module borders, and the strong type of a rank.
+/// Identifiers shared by all modules.
 
 #include <cstdint>
 
 namespace jforge {
 
-/// Token id as stored on disk and in memory. Negative values never occur in data.
+/// Never negative in data.
 using TokenId = std::int32_t;
-/// Position of a prompt in its prompt store, 0-based: stable for the life of the store.
+/// 0-based position in the prompt store, stable for its life.
 using PromptId = std::int64_t;
-/// Lease number, unique within a round of a run.
+/// Unique within a round of a run.
 using LeaseId = std::int64_t;
-/// MPI rank (process), 0-based.
+/// 0-based MPI rank.
 using Rank = int;
 
 }  // namespace jforge

@@ -20,7 +20,7 @@
 namespace jforge {
 
 namespace {
-/// What every line shows. Shared by the formatters, which are cloned for each sink.
+/// Shared by the formatters, which spdlog clones for each sink.
 class LineContext {
  public:
   explicit LineContext(Rank rank) : rank_(rank) {}
@@ -56,7 +56,7 @@ class ContextFlag : public spdlog::custom_flag_formatter {
   std::shared_ptr<const LineContext> context_;
 };
 
-/// `%B`: clears a progress bar away that the line would be appended to.
+/// `%B`: erases an open progress bar.
 class BarFlag : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& /*message*/, const std::tm& /*time*/,
@@ -69,8 +69,7 @@ class BarFlag : public spdlog::custom_flag_formatter {
   }
 };
 
-/// The process-wide logger's parts; spdlog itself is process-wide, this only remembers what was
-/// given to it.
+/// What was given to spdlog's process-wide logger.
 struct LogParts {
   std::shared_ptr<LineContext> context;
   std::shared_ptr<spdlog::sinks::dist_sink_mt> sinks;
@@ -122,7 +121,7 @@ void initialise_log(Rank rank, const std::string& console_level) {
 
   auto logger = std::make_shared<spdlog::logger>("jforge", state.sinks);
   logger->set_level(spdlog::level::debug);
-  // A killed process keeps what it said: lines are few, so each is handed to the kernel at once.
+  // Flushes each line (they are few), so that a killed process keeps its log.
   logger->flush_on(spdlog::level::debug);
   spdlog::set_default_logger(std::move(logger));
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-/// Events with rank and phase, through spdlog. Console (stderr): rank 0 from info, other ranks from
-/// warn. File: every rank its own, logs/rank_0000.log, from debug.
+/// Logging with rank and phase, through spdlog. Console (stderr): rank 0 from info, other ranks
+/// from warn. One file per rank (logs/rank_0000.log), from debug.
 
 #include <fmt/format.h>
 
@@ -15,15 +15,14 @@
 
 namespace jforge {
 
-/// Sets the process-wide logger up. Call once, before threads. Level: "debug", "info", "warn",
-/// "error".
+/// Sets up the process-wide logger. Call once, before threads start. Level: "debug", "info",
+/// "warn", "error".
 void initialise_log(Rank rank, const std::string& console_level = "info");
-/// Adds the rank's log file under `directory` (created when missing). Throws EnvironmentError when
-/// not writable.
+/// Adds the rank's log file under `directory`, which it creates if missing. Throws
+/// EnvironmentError.
 void add_log_file(const std::filesystem::path& directory);
-/// Shown in every line from now on ("start", "generate round 1", …). Thread-safe.
+/// Sets the phase shown in every line ("start", "generate round 1", …). Thread-safe.
 void set_log_phase(const std::string& phase);
-/// Flush and drop the file sinks.
 void close_log();
 
 enum class LogLevel : std::uint8_t { debug, info, warn, error, critical };

@@ -1,6 +1,6 @@
 #pragma once
 
-/// What a measured speed depends on: the processor, how busy it is and how fast its clock runs.
+/// Conditions of a speed measurement.
 
 #include <filesystem>
 #include <optional>
@@ -9,15 +9,14 @@
 namespace jforge {
 
 struct MachineLoad {
-  /// Load average of the last minute over the number of cores; a machine that does nothing but this
-  /// job has at most about 1.
+  /// Load average of the last minute per core; at most about 1 if only this job runs.
   std::optional<double> load_per_core;
   std::optional<double> megahertz;  ///< Mean over the cores.
 };
 
-/// Of this host, as /proc/loadavg and /proc/cpuinfo have it; what they do not say is left out.
+/// Reads /proc/loadavg and /proc/cpuinfo; missing values stay empty.
 [[nodiscard]] MachineLoad read_machine_load(const std::filesystem::path& proc = "/proc");
-/// The processor's name as /proc/cpuinfo has it; "unknown processor" where it has none.
+/// From /proc/cpuinfo, or "unknown processor".
 [[nodiscard]] std::string processor_name(const std::filesystem::path& proc = "/proc");
 
 }  // namespace jforge

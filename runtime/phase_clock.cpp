@@ -8,7 +8,6 @@
 namespace jforge {
 
 namespace {
-/// The clock that follows this thread.
 thread_local PhaseClock* followed = nullptr;
 
 std::int64_t monotonic_nanoseconds() {
@@ -116,7 +115,7 @@ WaitingForOthers::WaitingForOthers() noexcept : clock_(followed) {
 }
 
 WaitingForOthers::~WaitingForOthers() {
-  // The progress first: a watchdog must not see a worker as old as the wait.
+  // Progress first, so that a watchdog never sees a working rank as old as its wait.
   if (clock_ != nullptr) {
     if (clock_->waiting_.load() == 1) {
       clock_->progress();

@@ -1,8 +1,7 @@
 #pragma once
 
-/// What a rank's main thread is doing, and since when it shows no progress. Watchdogs and
-/// heartbeats read it. Code of any layer shows progress by note_progress(), which costs nothing
-/// where no clock listens.
+/// Records what a rank's main thread does and when it last progressed, for watchdogs and
+/// heartbeats. Code of any layer calls note_progress(), which is free without a clock.
 
 #include <atomic>
 #include <cstdint>
@@ -11,7 +10,7 @@
 
 namespace jforge {
 
-/// Written by the thread whose work it tells of, read by any.
+/// Written by the thread that it tracks, read by any.
 class PhaseClock {
  public:
   struct Reading {
@@ -19,14 +18,14 @@ class PhaseClock {
     std::string phase;
     std::int64_t step = 0;
     std::uint64_t progress = 0;
-    double age_seconds = 0;       ///< Since the last sign of progress.
-    double deadline_seconds = 0;  ///< For `age_seconds`; 0: none.
+    double age_seconds = 0;       ///< Since the last progress.
+    double deadline_seconds = 0;  ///< Limit of age_seconds; 0: none.
     bool waiting = false;         ///< For other ranks (WaitingForOthers).
-    std::int64_t tokens = 0;      ///< What count() said last in this phase.
+    std::int64_t tokens = 0;      ///< Last count() in this phase.
     std::int64_t forwards = 0;
 
-    /// What a watchdog allows: a rank that waits is patient for twice as long, so that the rank
-    /// that it waits for is blamed first.
+    /// The watchdog's limit. A waiting rank gets twice the time, so that the rank that it waits for
+    /// is reported first.
     [[nodiscard]] double limit_seconds() const {
       return deadline_seconds * (waiting ? kWaitingPatience : 1);
     }
@@ -38,23 +37,23 @@ class PhaseClock {
   PhaseClock(const PhaseClock&) = delete;
   PhaseClock& operator=(const PhaseClock&) = delete;
 
-  /// From now on note_progress() and WaitingForOthers on the calling thread speak to this clock.
+  /// Makes note_progress() and WaitingForOthers on the calling thread use this clock.
   void follow_this_thread() noexcept;
 
-  /// Whose clock it is, for messages.
+  /// Owner named in messages.
   void set_owner(std::string owner);
-  /// The deadline, between two signs of progress, of phases that name none (0 = none).
+  /// Deadline between signs of progress for phases without their own; 0: none.
   void set_deadline(double seconds);
-  /// Enters a named phase, with set_deadline()'s deadline. A place for faults: "phase NAME".
+  /// Enters a phase with the default deadline. Fault place: "phase NAME".
   void enter(const std::string& phase);
-  /// With a deadline of its own (0 = none).
+  /// With its own deadline (0: none).
   void enter(const std::string& phase, double deadline_seconds);
-  /// A sign of progress: resets the age. Cheap.
+  /// Resets the age. Cheap.
   void progress(std::int64_t step);
   void progress() noexcept;
-  /// How much this phase has made so far, for displays; enter() sets both to 0.
+  /// Output of this phase so far, for displays; enter() resets it.
   void count(std::int64_t tokens, std::int64_t forwards) noexcept;
-  /// Another rank has shown progress: while this one waits, its age begins anew. Any thread.
+  /// Resets the age while this rank waits, because another rank progressed. Thread-safe.
   void others_progressed() noexcept;
   [[nodiscard]] Reading read() const;
 
@@ -75,11 +74,10 @@ class PhaseClock {
   std::atomic<int> waiting_{0};
 };
 
-/// A sign of progress of the calling thread, to the clock that follows it, if any.
+/// Reports progress to the calling thread's clock, if any.
 void note_progress() noexcept;
 
-/// While it lives note_progress() of the calling thread says nothing: for what shows the job's
-/// progress to others, and is none.
+/// Suppresses note_progress() on the calling thread, for displays of progress.
 class NoSignsOfProgress {
  public:
   NoSignsOfProgress() noexcept;
@@ -91,9 +89,8 @@ class NoSignsOfProgress {
   PhaseClock* followed_;
 };
 
-/// While it lives the calling thread does nothing but wait for other ranks: in a collective, for a
-/// lease. What the others do counts as its progress. Both ends are progress of its own, but not
-/// those of a wait inside another.
+/// Marks that the calling thread only waits for other ranks (collective, lease), whose progress
+/// then counts as its own. Both ends of the outermost wait are progress.
 class WaitingForOthers {
  public:
   WaitingForOthers() noexcept;

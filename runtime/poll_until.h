@@ -6,9 +6,8 @@
 
 namespace jforge {
 
-/// Returns when `done()` holds, which others bring about; what it throws goes through. Between its
-/// looks the core is others': a few times it is only offered, then the thread sleeps `first`, and
-/// twice as long each time up to `longest`.
+/// Returns when `done()` holds; passes on its exceptions. Yields a few times, then sleeps `first`,
+/// doubled each time up to `longest`.
 template <class Done>
 void poll_until(const Done& done, std::chrono::microseconds first = std::chrono::microseconds(10),
                 std::chrono::microseconds longest = std::chrono::microseconds(200)) {

@@ -59,7 +59,7 @@ std::array<std::uint32_t, 4> RandomStream::block_at(std::uint64_t block) const n
 }
 
 std::uint64_t RandomStream::below(std::uint64_t bound) noexcept {
-  // Values under 2^64 mod bound are rejected, so that every residue is equally likely.
+  // Rejects values under 2^64 mod bound, so that every residue is equally likely.
   const std::uint64_t threshold = (0 - bound) % bound;
   for (;;) {
     const std::uint64_t draw = next_u64();

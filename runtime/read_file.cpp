@@ -23,8 +23,7 @@
 namespace jforge {
 
 namespace {
-/// Opens for reading, trying again while the error is one that time may heal. Throws as
-/// throw_unopened().
+/// Retries errors that time may heal. Throws as throw_unopened().
 int open_within(const std::filesystem::path& path, double absent_seconds, double stale_seconds) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
@@ -41,7 +40,7 @@ int open_within(const std::filesystem::path& path, double absent_seconds, double
     if (Clock::now() - start >= std::chrono::duration<double>(limit)) {
       throw_unopened(path, error_number, limit);
     }
-    note_progress();  // This wait has a limit of its own.
+    note_progress();  // This wait has its own limit.
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }
@@ -49,7 +48,7 @@ int open_within(const std::filesystem::path& path, double absent_seconds, double
 
 bool is_systems_fault(int error_number) noexcept {
   switch (error_number) {
-    // There is no file of that name, whoever asks and whenever.
+    // No file has this name.
     case ENOENT:
     case ENOTDIR:
     case EISDIR:
@@ -103,7 +102,7 @@ double publication_wait_seconds(const std::filesystem::path& path) {
   constexpr std::array<std::int64_t, 9> kLocal{0xEF53,     0x58465342, 0x9123683E,
                                                0x2FC12FC1, 0x01021994, 0x858458F6,
                                                0x794C7630, 0xF2F52010, 0x73717368};
-  // The directory itself may not be shown yet: its nearest ancestor lies on the same file system.
+  // The directory may not be visible yet; its nearest ancestor is on the same file system.
   std::filesystem::path directory = parent_of(path);
   struct statfs status {};
   while (::statfs(directory.c_str(), &status) != 0) {

@@ -18,8 +18,8 @@ void ask_to_stop(int /*signal*/) { stop_flag.store(true); }
 void ask_to_stop_or_end(int signal) {
   stop_flag.store(true);
   if (ending_signals.fetch_add(1) > 0) {
-    // The default action gives the parent the true cause of death; it takes effect on return from
-    // the handler.
+    // The default action shows the parent the true cause; it takes effect after the handler
+    // returns.
     std::signal(signal, SIG_DFL);
     std::raise(signal);
   }

@@ -35,9 +35,8 @@ void put_little_endian(std::string& bytes, std::uint64_t value, int count) {
   }
 }
 
-// ---- protocol buffers' wire format: what Event and Summary need
-// Event: 1 wall_time double, 2 step int64, 3 file_version string, 5 summary message, 7 session_log
-// message. SessionLog: 1 status enum, START = 1.
+// Protocol buffers. Event: 1 wall_time double, 2 step int64, 3 file_version string, 5 summary
+// message, 7 session_log message. SessionLog: 1 status enum, START = 1.
 // Summary: 1 repeated value; Value: 1 tag string, 2 simple_value float.
 enum class Wire : std::uint8_t { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
 

@@ -1,9 +1,8 @@
 #pragma once
 
-/// TensorBoard event files, scalars only: records framed as TFRecord (length and data, each with a
-/// masked CRC-32C) that hold tensorflow.Event messages. An append log (ARCHITECTURE.md
-/// "Durability"): one record per write, each attempt writes a file of its own, a reader stops at a
-/// torn tail.
+/// TensorBoard event files with scalars: TFRecord frames (length and data, each with a masked
+/// CRC-32C) of tensorflow.Event messages. An append log (ARCHITECTURE.md "Durability") with one
+/// file per attempt; readers stop at a torn tail.
 
 #include <cstdint>
 #include <filesystem>
@@ -16,26 +15,24 @@
 
 namespace jforge {
 
-/// CRC-32C (Castagnoli) of bytes.
+/// CRC-32C (Castagnoli).
 [[nodiscard]] std::uint32_t crc32c(std::string_view bytes);
-/// TFRecord's masking: a checksum that is itself checked stays a good checksum.
+/// TFRecord's masking, so that a checksum can be checksummed.
 [[nodiscard]] std::uint32_t masked_crc32c(std::string_view bytes);
 
 /// Name of a curve ("train/loss") and its value.
 using Scalar = std::pair<std::string, double>;
 
-/// One event file. Not thread-safe.
+/// Not thread-safe.
 class TensorboardLog {
  public:
-  /// Creates directory/events.out.tfevents.SECONDS.HOST.ATTEMPT (TensorBoard wants this form of
-  /// name) and writes its version record, and a session's start at `first_step`: TensorBoard drops
-  /// what earlier files of `directory` have from that step on, in any curve. Throws
-  /// EnvironmentError.
+  /// Creates directory/events.out.tfevents.SECONDS.HOST.ATTEMPT (the form that TensorBoard expects)
+  /// with a version record and a session start at `first_step`, from which on TensorBoard drops
+  /// values of earlier files. Throws EnvironmentError.
   TensorboardLog(const std::filesystem::path& directory, std::int64_t wall_seconds, int attempt,
                  std::int64_t first_step);
 
-  /// Appends one record with the scalars of `step`. Values that are not finite are written as they
-  /// are: TensorBoard shows them. Throws EnvironmentError.
+  /// Appends the scalars of `step`, including values that are not finite. Throws EnvironmentError.
   void append(std::int64_t step, double wall_seconds, std::span<const Scalar> scalars);
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
 

@@ -16,7 +16,7 @@ constexpr std::string_view kJsonKey = "\"checksum\":";
 constexpr std::string_view kTomlKey = "\n# checksum: ";
 constexpr std::size_t kDigits = 16;
 
-/// Takes `suffix` off the end of `text`; false when it is not there.
+/// Removes `suffix` from the end of `text`; false if it is not there.
 bool cut(std::string_view& text, std::string_view suffix) {
   if (!text.ends_with(suffix)) {
     return false;
@@ -25,7 +25,7 @@ bool cut(std::string_view& text, std::string_view suffix) {
   return true;
 }
 
-/// Takes the digits off the end of what is left in front of them.
+/// Checks the digits at the end of `text`, after `key` and `before_digits`.
 TextSeal compare(std::string_view text, std::string_view key, std::string_view before_digits) {
   if (text.size() < kDigits) {
     return TextSeal::absent;
@@ -54,7 +54,7 @@ std::string seal_json(std::string_view object) {
   const bool empty = object.ends_with('{');
   std::string text(object);
   text += empty ? "" : ",";
-  // As the other members stand: nlohmann's dump has one line for each, or no blanks at all.
+  // Formatted as nlohmann's other members: one per line, or without blanks.
   const std::size_t second_line = object.find('\n');
   const std::size_t name = object.find_first_not_of(" \n", second_line);
   text += indented && second_line != std::string_view::npos
@@ -87,7 +87,7 @@ TextSeal examine_seal(std::string_view text) {
   if (!line) {
     return TextSeal::absent;
   }
-  // A document of comments alone begins with the key.
+  // The seal of an empty document has no line feed before it.
   return text.starts_with(kTomlKey.substr(1)) && text.size() == kTomlKey.size() - 1 + kDigits
              ? compare(text, kTomlKey.substr(1), "")
              : compare(text, kTomlKey, "");
@@ -125,7 +125,7 @@ void verify_sealed_lines(const std::filesystem::path& path) {
         throw_damaged(place, seal);
       }
     } else if (examine_seal(line.substr(0, line.size() - 1)) == TextSeal::holds) {
-      // A whole line and one byte more: that byte was the newline.
+      // A sealed line and one more byte, which was the newline.
       throw_damaged(place, TextSeal::broken);
     }
     begin = end + 1;

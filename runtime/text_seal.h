@@ -1,14 +1,13 @@
 #pragma once
 
-/// Text records that carry a checksum over their own bytes, so that a flipped bit is found wherever
-/// it is. The seal stands at the end and covers every byte before its 16 hex digits (XXH3-64):
+/// Text records with a checksum of their own bytes, so that any flipped bit is found. The seal is
+/// at the end and covers every byte before its 16 hex digits (XXH3-64):
 ///
 ///  - a JSON object's last member is "checksum": "0123456789abcdef";
 ///  - a TOML document's last line is # checksum: 0123456789abcdef.
 ///
-/// A line of a log is sealed as the JSON object that it is. A text without a seal is none of ours
-/// or of an earlier version: readers take it, since a bit that hides the seal changes nothing else,
-/// and verification names it.
+/// A line of a log is a sealed JSON object. Readers accept unsealed text (foreign, or of an earlier
+/// version), because a bit that hides the seal changes nothing else; verification reports it.
 
 #include <cstdint>
 #include <filesystem>
@@ -17,35 +16,31 @@
 
 namespace jforge {
 
-/// The member of a sealed JSON object.
 inline constexpr const char* kSealKey = "checksum";
 
-/// How a text stands to its seal.
 enum class TextSeal : std::uint8_t {
   holds,
-  absent,  ///< Its end is not that of a sealed text.
-  broken,  ///< Its bytes are not those that were sealed.
+  absent,  ///< The end is not a seal.
+  broken,  ///< The content differs from what was sealed.
 };
 
-/// The text of a JSON object without a member "checksum", compact or indented, sealed; a newline at
-/// its end stays.
+/// Seals a compact or indented JSON object without "checksum"; keeps a final newline.
 [[nodiscard]] std::string seal_json(std::string_view object);
-/// A TOML document (empty, or with a newline at its end), sealed.
+/// Seals a TOML document that is empty or ends with a newline.
 [[nodiscard]] std::string seal_toml(std::string_view document);
 
 [[nodiscard]] TextSeal examine_seal(std::string_view text);
 
-/// Throws DataError naming the text's file unless its seal holds or is absent.
+/// Throws DataError naming `name` if the seal is broken.
 void refuse_broken_seal(std::string_view text, const std::string& name);
 
-/// The whole file. Throws DataError naming it when it cannot be read or its seal is broken; a text
-/// without a seal passes.
+/// Throws DataError if the file is unreadable or its seal is broken; accepts unsealed text.
 [[nodiscard]] std::string read_sealed(const std::filesystem::path& path);
 
-/// The whole file. Throws DataError naming it unless it is sealed and whole.
+/// Throws DataError unless the file has an intact seal.
 std::string verify_sealed(const std::filesystem::path& path);
-/// The same check for every line of a log, naming the line. A last line without its newline is what
-/// a kill in the middle of a write leaves: no damage.
+/// Checks every line of a log, naming the line. A last line without newline, left by a kill, is not
+/// damage.
 void verify_sealed_lines(const std::filesystem::path& path);
 
 }  // namespace jforge

@@ -19,12 +19,11 @@ using detail::Operation;
 using Handle = Communicator::Handle;
 
 namespace {
-/// Staging memory of one reduction piece: stays in the cache, and 1 MB pieces move about three
-/// times as fast as whole tensors.
+/// A reduction piece stays in the cache and moves about three times as fast as whole tensors.
 constexpr std::size_t kReducePieceBytes = detail::kMessageBytes;
-/// Up to this size everybody gets everybody's values in one step: latency counts, not bytes.
+/// Up to this size every rank gathers all values in one step, because latency dominates.
 constexpr std::size_t kSmallReduceBytes = std::size_t{1} << 12;
-/// Copies are split so that a rank shows progress and counts fit MPI's int.
+/// Splits copies, so that a rank shows progress and counts fit MPI's int.
 constexpr std::size_t kCopyPieceBytes = std::size_t{1} << 24;
 
 struct AtomicBytes {
@@ -41,7 +40,7 @@ struct Sum {
     return static_cast<T>(a + b);
   }
 };
-/// NaN on any rank is NaN everywhere, whatever the order.
+/// NaN on any rank gives NaN everywhere, in any order.
 struct Maximum {
   template <class T>
   T operator()(T a, T b) const {
@@ -62,8 +61,7 @@ const std::byte* bytes_of(const T* values) {
   return reinterpret_cast<const std::byte*>(values);
 }
 
-/// A piece of work for one thread's exchange buffers, kept between calls: the hot loop must not
-/// allocate.
+/// One thread's exchange buffer, kept between calls because the hot loop must not allocate.
 template <class T>
 std::vector<T>& staging(std::size_t elements) {
   thread_local std::vector<T> buffer;
@@ -73,7 +71,7 @@ std::vector<T>& staging(std::size_t elements) {
   return buffer;
 }
 
-/// What a reduction keeps by rank, kept between calls for the same reason.
+/// Kept between calls for the same reason.
 template <class T>
 struct ReduceLists {
   std::vector<Handle::Outgoing> outgoing;
@@ -96,7 +94,7 @@ ReduceLists<T>& reduce_lists(std::size_t ranks) {
   return lists;
 }
 
-/// One block for each rank, equal but for the last ones, which may be shorter or empty.
+/// The last blocks may be shorter or empty.
 template <class T>
 void cut_into_blocks(ReduceLists<T>& lists, const T* values, std::size_t count) {
   const std::size_t ranks = lists.lengths.size();
@@ -110,7 +108,7 @@ void cut_into_blocks(ReduceLists<T>& lists, const T* values, std::size_t count) 
   }
 }
 
-/// What values are added in: bfloat16 in float32, which is rounded once at the end.
+/// bfloat16 is added in float32 and rounded once.
 template <class T>
 using Accumulator = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
 
@@ -132,15 +130,15 @@ T narrowed(Accumulator<T> value) {
   }
 }
 
-/// output[i] = values of rank 0 ∘ rank 1 ∘ … in rank order. `output` may be one of `inputs`.
+/// output[i] = rank 0's value ∘ rank 1's ∘ …; `output` may be one of `inputs`.
 template <class T, class Combine>
 void combine_in_rank_order(std::span<const T* const> inputs, T* output, std::size_t elements,
                            Combine combine) {
   if (inputs.size() == 2) {
     const T* const first = inputs[0];
     const T* const second = inputs[1];
-    // Element i is read before it is written and no other element touches it, also when output is
-    // an input.
+    // Element i is read before it is written and no other element touches it, even if output is an
+    // input.
 #pragma GCC ivdep
     for (std::size_t i = 0; i < elements; ++i) {
       output[i] = narrowed<T>(combine(widened(first[i]), widened(second[i])));
@@ -161,9 +159,8 @@ void combine_in_rank_order(std::span<const T* const> inputs, T* output, std::siz
   }
 }
 
-/// One step of a reduction: rank r's block of this piece begins at lists.blocks[r] and has
-/// lists.lengths[r] elements, on every rank. Everyone sends each block to its owner, the owner
-/// combines in rank order and writes `output`.
+/// One step: every rank sends its part of each block (lists.blocks, lists.lengths) to the owner,
+/// which combines in rank order and writes `output`.
 template <class T, class Combine>
 void reduce_piece(Handle& handle, ReduceLists<T>& lists, T* output, Combine combine) {
   const auto ranks = static_cast<std::size_t>(handle.size);
@@ -191,16 +188,15 @@ void reduce_piece(Handle& handle, ReduceLists<T>& lists, T* output, Combine comb
   note_progress();
 }
 
-/// Reduces each rank's block in a pipeline round the ring: the sum of block b begins at rank b + 1
-/// and goes on to its neighbour until it reaches rank b, so that each rank sends to one other
-/// alone, in messages of about detail::kMessageBytes, whatever the number of ranks. Partial sums
-/// travel as Accumulator<T>. While one piece of a block is on its way, the piece before it is
-/// added.
+/// Pipelined ring reduction: the sum of block b starts at rank b + 1 and passes from neighbour to
+/// neighbour to rank b, so that each rank sends to one other only, in messages of about
+/// detail::kMessageBytes. Partial sums travel as Accumulator<T>. One piece travels while the
+/// previous one is added.
 template <class T, class Combine>
 class RingReducer {
  public:
-  /// Rank r's block begins at lists.blocks[r] and has lists.lengths[r] elements, on every rank.
-  /// This rank's result goes to `output`, which may be its block.
+  /// Rank r's block is lists.blocks[r], of lists.lengths[r] elements. `output` gets this rank's
+  /// result and may be its block.
   RingReducer(Handle& handle, const ReduceLists<T>& lists, T* output, Combine combine)
       : handle_(handle),
         lists_(lists),
@@ -209,7 +205,7 @@ class RingReducer {
         ranks_(lists.lengths.size()),
         me_(static_cast<std::size_t>(handle.rank)),
         longest_(*std::max_element(lists.lengths.begin(), lists.lengths.end())) {
-    // Two pieces at least are on their way, unless they would be tiny.
+    // At least two pieces travel at once, unless they would be tiny.
     constexpr std::size_t kTiny = (std::size_t{1} << 16) / sizeof(Partial);
     constexpr std::size_t kPiece = detail::kMessageBytes / sizeof(Partial);
     piece_ = std::max<std::size_t>(
@@ -226,7 +222,7 @@ class RingReducer {
       handle_.finish();
       const bool more = i + 1 < units;
       const Unit next = more ? unit(i + 1, pieces) : now;
-      // What the other lane sends does not wait for this sum; the same lane's next step sends it.
+      // The other lane's message does not depend on this sum; the same lane's next one does.
       if (more && next.lane != now.lane) {
         post(next);
       }
@@ -240,7 +236,7 @@ class RingReducer {
 
  private:
   using Partial = Accumulator<T>;
-  /// A step of one piece. Two pieces go round side by side, each in a lane of its own.
+  /// A step of one piece. Two pieces travel at once, one per lane.
   struct Unit {
     std::size_t begin = 0;  ///< Of the piece, within a block.
     std::size_t step = 0;
@@ -265,7 +261,7 @@ class RingReducer {
   [[nodiscard]] std::size_t taken(const Unit& unit) const {
     return (me_ + 2 * ranks_ - 2 - unit.step) % ranks_;
   }
-  /// Where the sum that arrives in a step is kept, until the next step has sent it.
+  /// Holds the sum received in a step until the next step has sent it.
   [[nodiscard]] Partial* sum(const Unit& unit, std::size_t step) const {
     return sums_ + (2 * unit.lane + step % 2) * piece_;
   }
@@ -297,7 +293,7 @@ class RingReducer {
       return;
     }
     T* const result = output_ + unit.begin;
-    // Element i is read before it is written, also where the result lies in the own block.
+    // Element i is read before it is written, even if the result is in the own block.
 #pragma GCC ivdep
     for (std::size_t i = 0; i < count; ++i) {
       result[i] = narrowed<T>(combine_(partial[i], widened(own[i])));
@@ -315,8 +311,7 @@ class RingReducer {
   Partial* sums_ = nullptr;
 };
 
-/// Whether a vector of so many bytes is summed round the ring. Depends on nothing else, so that all
-/// operations on it add in the same order.
+/// Depends only on these values, so that all operations on a vector add in the same order.
 bool takes_ring(std::size_t ranks, std::size_t bytes) {
   return ranks >= detail::kRingRanks && bytes > kSmallReduceBytes;
 }
@@ -335,7 +330,7 @@ void all_reduce_small(Handle& handle, std::span<T> values, Combine combine) {
   combine_in_rank_order<T>(inputs, values.data(), values.size(), combine);
 }
 
-/// Every rank owns a block of the vector, as in reduce_scatter_sum.
+/// Every rank owns a block, as in reduce_scatter_sum().
 template <class T, class Combine>
 void all_reduce_ring(Handle& handle, std::span<T> values, Combine combine) {
   const auto ranks = static_cast<std::size_t>(handle.size);
@@ -344,12 +339,12 @@ void all_reduce_ring(Handle& handle, std::span<T> values, Combine combine) {
   T* const own =
       values.data() + lists.byte_places[static_cast<std::size_t>(handle.rank)] / sizeof(T);
   RingReducer<T, Combine>(handle, lists, own, combine).run();
-  // Not MPI's own: its places are ints.
+  // MPI's own all-gather takes int displacements.
   handle.Handle::all_gather_blocks(bytes_of(values.data()), lists.byte_counts, lists.byte_places);
 }
 
-/// Owners combine their part of each piece, then hand it round. The order of addition is the same
-/// for every splitting, so results equal reduce_scatter_sum's bit for bit.
+/// Owners combine their part of each piece, then share it. The order of addition is the same for
+/// every splitting, so results equal reduce_scatter_sum()'s bit for bit.
 template <class T, class Combine>
 void all_reduce(const Communicator& comm, std::span<T> values, Operation operation,
                 Combine combine) {
@@ -435,7 +430,7 @@ void all_gather(const Communicator& comm, std::span<const T> input, std::span<T>
   }
   constexpr std::size_t kPiece = kCopyPieceBytes / sizeof(T);
   for (std::size_t begin = 0; begin < input.size(); begin += kPiece) {
-    // Blocks of neighbouring ranks lie a whole input apart, also when a piece is shorter.
+    // Blocks are a whole input apart, even if a piece is shorter.
     const std::size_t count = std::min(kPiece, input.size() - begin);
     comm.handle().all_gather(bytes_of(output.data() + begin), count * sizeof(T),
                              input.size_bytes());

@@ -1,10 +1,8 @@
 #pragma once
 
-/// Typed collectives over spans; sizes are 64-bit and large messages are split. All are collective
-/// over `comm` and all ranks must pass equal sizes (in debug mode — enable_collective_checks — a
-/// mismatch is named: sequence number, operation, bytes). T is float, double, std::int32_t,
-/// std::int64_t or std::uint8_t; sums also take BFloat16, which is added in float32 in the same
-/// order and rounded once. Each throws CommError.
+/// Typed collectives over spans with 64-bit sizes; large messages are split. All ranks must pass
+/// equal sizes. T is float, double, std::int32_t, std::int64_t or std::uint8_t; sums also take
+/// BFloat16, which is added in float32 in the same order and rounded once. Each throws CommError.
 
 #include <cstdint>
 #include <span>
@@ -15,37 +13,34 @@
 
 namespace jforge {
 
-/// In place: every rank ends with the sum. Sums are added in rank order by fewer than 16 ranks, and
-/// where the whole vector has at most 4096 bytes. Otherwise the vector is cut into one block for
-/// each rank (equal, the last ones may be shorter or empty), and block b's sum begins at rank b + 1
-/// and goes round, over the last rank and rank 0, to rank b. So an all-reduce and a reduce-scatter
-/// with an all-gather have equal bits.
+/// In place. Fewer than 16 ranks, or at most 4096 bytes, are added in rank order. Otherwise the
+/// vector is cut into one block per rank (equal, the last ones may be shorter or empty), and block
+/// b's sum starts at rank b + 1 and goes round the ring to rank b. So an all-reduce has the bits of
+/// a reduce-scatter with an all-gather.
 template <class T>
 void all_reduce_sum(const Communicator& comm, std::span<T> values);
-/// In place: every rank ends with the maximum.
+/// In place.
 template <class T>
 void all_reduce_max(const Communicator& comm, std::span<T> values);
-/// output = this rank's block of the element-wise sum of all inputs; input.size() == output.size()
-/// · comm.size(). `output` may be the matching block of `input`.
+/// output = this rank's block of the sum of all inputs; input.size() == output.size() ·
+/// comm.size(). `output` may be that block of `input`.
 template <class T>
 void reduce_scatter_sum(const Communicator& comm, std::span<T> input, std::span<T> output);
-/// output = all ranks' inputs, in rank order; output.size() == input.size() · comm.size(). `input`
-/// may be the matching block of `output`.
+/// output = all inputs in rank order; output.size() == input.size() · comm.size(). `input` may be
+/// this rank's block of `output`.
 template <class T>
 void all_gather(const Communicator& comm, std::span<const T> input, std::span<T> output);
-/// Root's values reach every rank.
 template <class T>
 void broadcast(const Communicator& comm, std::span<T> values, Rank root);
 
-/// Root's text reaches every rank (sizes need not agree).
+/// Returns root's text; sizes may differ.
 [[nodiscard]] std::string broadcast_text(const Communicator& comm, const std::string& text,
                                          Rank root);
-/// All ranks' texts in rank order at root; empty elsewhere. Sizes may differ.
+/// Returns all texts in rank order at root, nothing elsewhere; sizes may differ.
 [[nodiscard]] std::vector<std::string> gather_texts(const Communicator& comm,
                                                     const std::string& text, Rank root);
 
-/// Bytes this process handed to collectives so far (payload of its own contribution), by operation
-/// name.
+/// Bytes that this process contributed to collectives.
 struct CollectiveBytes {
   std::uint64_t all_reduce = 0;
   std::uint64_t reduce_scatter = 0;
@@ -53,8 +48,8 @@ struct CollectiveBytes {
   std::uint64_t broadcast = 0;
 };
 [[nodiscard]] CollectiveBytes collective_bytes();
-/// Before each collective, compare sequence number, operation and bytes over all ranks (costs a
-/// small all-reduce).
+/// Compares sequence number, operation, bytes and root over all ranks before each collective, and
+/// throws CommError naming a difference. Costs a small all-gather.
 void enable_collective_checks(bool on);
 
 }  // namespace jforge

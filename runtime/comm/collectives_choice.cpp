@@ -16,13 +16,13 @@ namespace jforge {
 
 namespace {
 
-/// Why tensors of a device do not travel by NCCL; `reason` is empty if they do.
+/// Why a device's tensors cannot travel by NCCL.
 struct Obstacle {
   std::string reason;
-  bool shared_device = false;  ///< That alone is why.
+  bool shared_device = false;  ///< Ranks share a device.
 };
 
-/// Collective. The same on every rank.
+/// Collective; the same on every rank.
 Obstacle find_obstacle(const Communicator& comm) {
   std::string device;
   std::string problem;
@@ -52,8 +52,8 @@ Obstacle find_obstacle(const Communicator& comm) {
   throw error;
 }
 
-/// Collective. Why tensors go through host memory instead of by NCCL; empty if they need not.
-/// Throws EnvironmentError if that is more than `choice` allows.
+/// Collective. Returns why tensors go through host memory; empty if NCCL works. Throws
+/// EnvironmentError if `choice` forbids it.
 std::string reason_for_host_memory(const Communicator& comm, CollectivesChoice choice) {
   const Obstacle obstacle = find_obstacle(comm);
   if (obstacle.reason.empty()) {

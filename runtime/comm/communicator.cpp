@@ -11,7 +11,7 @@ using detail::Operation;
 Communicator::Communicator(std::unique_ptr<Handle> handle) : handle_(std::move(handle)) {}
 Communicator::Communicator(Communicator&&) noexcept = default;
 Communicator& Communicator::operator=(Communicator&&) noexcept = default;
-// MPI_Comm_free is collective and could wait for ranks that never come: only close() frees.
+// MPI_Comm_free is collective and could wait forever, so only close() frees.
 Communicator::~Communicator() = default;
 
 Rank Communicator::rank() const noexcept { return handle_->rank; }

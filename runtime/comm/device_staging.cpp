@@ -19,7 +19,7 @@ std::span<std::uint8_t> bytes_of(const TensorView& view) {
   return {static_cast<std::uint8_t*>(view.raw()), view.bytes()};
 }
 
-/// `sum` for the element type of `view`.
+/// Calls `sum` with the element type of `view`.
 template <class Sum>
 void of_type(const TensorView& view, const Sum& sum) {
   if (view.dtype() == DType::bfloat16) {
@@ -44,7 +44,7 @@ DeviceStaging::~DeviceStaging() {
   }
 }
 
-/// `exchange(piece)`: the blocks of a piece one after another, in host memory.
+/// `exchange(piece)` gets the blocks of a piece, concatenated in host memory.
 template <class Exchange>
 void DeviceStaging::in_pieces(std::int64_t blocks, std::int64_t length, DType dtype,
                               const Side<ConstTensorView>& from, const Side<TensorView>& to,
@@ -61,7 +61,7 @@ void DeviceStaging::in_pieces(std::int64_t blocks, std::int64_t length, DType dt
     const std::int64_t size = std::min(step, length - piece * step);
     return TensorView(place.data(), dtype, {blocks * size});
   };
-  // Copies run in order: a place is filled anew only after its last piece has left it.
+  // Copies run in order, so a buffer is refilled only after its last piece has left.
   const auto copy_blocks = [&](std::int64_t piece, const auto& side, const auto& copy) {
     const TensorView host = piece_at(piece);
     const std::int64_t size = host.elements() / blocks;

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Collectives over tensors of a device by host memory.
+/// Collectives over device tensors through host memory.
 
 #include <array>
 #include <cstddef>
@@ -14,21 +14,21 @@
 
 namespace jforge::detail {
 
-/// A tensor passes through two places of page-locked memory in pieces of about kMessageBytes: one
-/// comes from the device while the piece before travels and the one before that goes back. A piece
-/// holds the same part of every rank's block, so that sums are added in the order that
-/// collectives.h states for the whole. Every call returns when its results lie on the device. Used
-/// by one thread at a time, which need not be the one that makes it.
+/// Moves a tensor through two page-locked buffers in pieces of about kMessageBytes: one piece comes
+/// from the device while the previous one travels and the one before goes back. A piece holds the
+/// same part of every rank's block, so sums keep the order stated in collectives.h. Calls return
+/// when the results are on the device. For one thread at a time, not necessarily the constructing
+/// one.
 class DeviceStaging {
  public:
   /// For the device that the calling thread has selected.
   explicit DeviceStaging(MemoryAccount& account);
-  /// Waits for what is under way.
+  /// Waits for running copies.
   ~DeviceStaging();
   DeviceStaging(const DeviceStaging&) = delete;
   DeviceStaging& operator=(const DeviceStaging&) = delete;
 
-  /// As Collectives' functions of these names, on a thread that has selected the same device.
+  /// As in Collectives. Requires: the calling thread has selected the same device.
   void all_reduce_sum(const Communicator& comm, const TensorView& values);
   void reduce_scatter_sum(const Communicator& comm, const ConstTensorView& input,
                           const TensorView& output);
@@ -36,8 +36,8 @@ class DeviceStaging {
   void broadcast(const Communicator& comm, const TensorView& values, Rank root);
 
  private:
-  /// What of a piece's blocks comes from the device, or goes back: blocks [first, first + count) of
-  /// it, which are all that `tensor` holds.
+  /// Blocks [first, first + count) of a piece, which are copied from or to `tensor` and are all
+  /// that it holds.
   template <class View>
   struct Side {
     View tensor;

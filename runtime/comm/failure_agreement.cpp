@@ -21,7 +21,6 @@ using detail::InCollective;
 using detail::Operation;
 
 namespace {
-/// What one rank brings to the agreement, as it travels.
 struct RankOutcome {
   std::int32_t code = 0;
   std::int32_t stop = 0;
@@ -50,13 +49,12 @@ LocalFailure attempt(const std::function<void()>& work) {
   }
 }
 
-/// An interruption must not hide a failure; otherwise the higher exit code is the worse one.
+/// An interruption must not hide a failure; otherwise the higher exit code is worse.
 int severity(std::int32_t code) {
   return code == static_cast<int>(ExitCode::interrupted) ? 1 : code;
 }
 
-/// Throws SomeError with `message`; where this rank failed itself, its own exception is nested
-/// inside (std::rethrow_if_nested).
+/// Nests this rank's own exception, if any (std::rethrow_if_nested).
 template <class SomeError>
 [[noreturn]] void throw_keeping(const std::string& message, const std::exception_ptr& own) {
   SomeError error(message);
@@ -111,8 +109,7 @@ bool agree(const Communicator& comm, bool stop_requested, const std::function<vo
     log_error("failed, ends the job: {}", failure.message);
     std::rethrow_exception(failure.exception);
   }
-  // One rank alone says it in main. Of several, one may be ended by another's abort before it gets
-  // there.
+  // A lone rank reports in main. With several, another rank's abort may come first.
   if (comm.size() > 1 && failure.exception != nullptr && failure.code != ExitCode::interrupted) {
     log_error("failed, telling the other ranks: {}", failure.message);
   }

@@ -19,7 +19,7 @@
 namespace jforge {
 
 namespace {
-/// Of the living WatchedErrors.
+/// Guards watched().
 std::mutex watched_mutex;
 std::vector<const std::function<void()>*>& watched() {
   static std::vector<const std::function<void()>*> all;
@@ -33,7 +33,7 @@ void look_for_errors() {
   }
 }
 
-/// How long to sleep before the next look: a quarter of the deadline, between 5 and 250 ms.
+/// Returns the sleep between looks: a quarter of the deadline, between 5 and 250 ms.
 double poll_seconds(double deadline_seconds) {
   return deadline_seconds > 0 ? std::clamp(deadline_seconds / 4, 0.005, 0.25) : 0.25;
 }
@@ -53,8 +53,8 @@ std::string describe_hang(const PhaseClock::Reading& reading) {
 
 [[noreturn]] void end_process(const PhaseClock::Reading& reading) {
   const std::string message = describe_hang(reading) + "; ending this process with code 70";
-  // The hung thread may hold the log's lock (a dead network disk): the log gets two seconds, the
-  // exit comes anyway.
+  // The hung thread may hold the log's lock (a dead network disk), so the exit waits for the log
+  // for two seconds at most.
   std::promise<void> written;
   auto done = written.get_future();
   try {
@@ -66,7 +66,7 @@ std::string describe_hang(const PhaseClock::Reading& reading) {
       }
     }).detach();
   } catch (const std::system_error&) {
-    // No thread is to be had: the line is written below.
+    // The line is written below.
   }
   if (done.wait_for(std::chrono::seconds(2)) != std::future_status::ready) {
     const std::string line = message + "\n";
@@ -117,11 +117,10 @@ void HangWatchdog::watch() {
     look_for_errors();
     PhaseClock::Reading reading = clock_.read();
     if (reading.age_seconds < last_age) {
-      frozen_seconds = 0;  // A sign of progress has come since.
+      frozen_seconds = 0;  // Progress since then.
     }
     last_age = reading.age_seconds;
-    // A watchdog that overslept was frozen with the whole process (a suspended job): that time is
-    // nobody's hang.
+    // A watchdog that overslept was suspended with the whole process; that time is not a hang.
     frozen_seconds += slept > wait_seconds + 1.0 ? slept - wait_seconds : 0;
     reading.age_seconds = std::max(0.0, reading.age_seconds - frozen_seconds);
     if (reading.deadline_seconds > 0 && reading.age_seconds > reading.limit_seconds()) {

@@ -1,7 +1,7 @@
 #pragma once
 
-/// Finds ranks that hang. Every rank says what it is doing in its `PhaseClock`; a thread without
-/// MPI calls ends the process when a named phase shows no progress for longer than its deadline.
+/// Finds hung ranks: a thread without MPI calls ends the process if a phase of its `PhaseClock`
+/// shows no progress for longer than its deadline.
 
 #include <condition_variable>
 #include <functional>
@@ -12,9 +12,8 @@
 
 namespace jforge {
 
-/// A place where errors come up beside the program's calls, for as long as the object lives: `look`
-/// is called by every watchdog's thread at each of its looks, at least every quarter of a second.
-/// It must neither throw nor block.
+/// Checks for asynchronous errors: while this object lives, every watchdog's thread calls `look` at
+/// least every quarter of a second. `look` must neither throw nor block.
 class WatchedErrors {
  public:
   explicit WatchedErrors(std::function<void()> look);
@@ -26,9 +25,8 @@ class WatchedErrors {
   std::function<void()> look_;
 };
 
-/// Polls a PhaseClock; when the age passes Reading::limit_seconds() it calls `on_hang` once
-/// (default: log rank, phase, step and age, then _Exit(70), which makes mpirun end the other
-/// ranks).
+/// Calls `on_hang` once when the age exceeds Reading::limit_seconds(). By default logs rank, phase,
+/// step and age and calls _Exit(70), which makes mpirun end the other ranks.
 class HangWatchdog {
  public:
   explicit HangWatchdog(const PhaseClock& clock,

@@ -27,18 +27,18 @@ using Clock = std::chrono::steady_clock;
 
 using Kind = detail::Operation;
 
-/// What the communication thread and those who wait for it share. Outlives both.
+/// Shared by the communication thread and its waiters; outlives both.
 struct Shared {
   std::mutex mutex;
   std::condition_variable changed;  ///< An operation is done.
-  PhaseClock clock;                 ///< Signs of progress of the communication thread.
+  PhaseClock clock;                 ///< Progress of the communication thread.
   PayloadBytes bytes;
   double waited_seconds = 0;
   std::uint64_t unfinished = 0;
 };
 
-/// One operation. `shared->mutex` guards `done` and `failure`; the rest belongs to the caller until
-/// it is queued and to the communication thread until it is done.
+/// `shared->mutex` guards `done` and `failure`. The rest belongs to the caller until the operation
+/// is queued, then to the communication thread until it is done.
 struct Operation final : Event::Source {
   explicit Operation(std::shared_ptr<Shared> with) : shared(std::move(with)) {}
   [[nodiscard]] bool reached(std::uint64_t place) const override;
@@ -66,7 +66,7 @@ void Operation::wait(std::uint64_t /*place*/) const {
     const auto begin = Clock::now();
     std::uint64_t seen = shared->clock.read().progress;
     while (!shared->changed.wait_for(lock, kLook, [&] { return done; })) {
-      // Slow ranks are no hang of the thread that waits for them, a transfer that stands still is.
+      // Slow ranks are not a hang of the waiting thread, but a transfer that stands still is.
       if (const std::uint64_t now = shared->clock.read().progress;
           std::exchange(seen, now) != now) {
         note_progress();
@@ -96,7 +96,7 @@ void sum(const Communicator& comm, const Operation& operation) {
     return;
   }
   const std::span<const T> input = operation.input.span<T>();
-  // The span collective takes mutable memory, since its output may lie in it, and writes no other.
+  // The span collective takes mutable input because its output may be part of it.
   reduce_scatter_sum<T>(comm, {const_cast<T*>(input.data()), input.size()}, output);
 }
 
@@ -138,7 +138,7 @@ void execute(const Communicator& comm, detail::DeviceStaging& staging, const Ope
 
 class HostCollectives final : public Collectives {
  public:
-  /// With `staging` of tensors on its device.
+  /// With `staging`, for tensors on its device.
   explicit HostCollectives(const Communicator& comm, Device waits_for,
                            std::unique_ptr<detail::DeviceStaging> staging = nullptr)
       : comm_(comm.duplicate()),
@@ -150,7 +150,8 @@ class HostCollectives final : public Collectives {
       queue_ = make_inline_queue();
       return;
     }
-    // A device is every thread's own: another rank's would be given a context by a mere wait.
+    // Threads select devices separately: without this, waiting would create a context on another
+    // rank's device.
     std::optional<int> device;
     if (waits_for == Device::cuda) {
       device = selected_cuda_device();
@@ -167,7 +168,7 @@ class HostCollectives final : public Collectives {
   ~HostCollectives() override {
     const bool unwinding = std::uncaught_exceptions() > exceptions_before_;
     if (unwinding && !finished_within(comm_.handle().patience_seconds())) {
-      // Other ranks may never queue what this one waits for.
+      // Other ranks may never queue the operation that this one waits for.
       comm_.handle().abandon();
     }
     queue_->synchronize();
@@ -233,12 +234,12 @@ class HostCollectives final : public Collectives {
       detail::count_payload(shared_->bytes, kind, std::max(input.bytes(), output.bytes()), size());
     }
     Work work{Event(operation)};
-    // Two pointers: std::function keeps them in place. The pool owns the operation.
+    // Captures two pointers, so std::function does not allocate. The pool owns the operation.
     queue_->run([this, running = operation.get()] { run(*running); });
     return work;
   }
 
-  /// An operation that nobody waits for any more.
+  /// Returns an operation without waiters.
   const std::shared_ptr<Operation>& free_operation() {
     const std::lock_guard lock(shared_->mutex);
     for (std::size_t tried = 0; tried < pool_.size(); ++tried) {
@@ -261,8 +262,8 @@ class HostCollectives final : public Collectives {
     }
   }
 
-  /// The exception being handled, as one after which no agreement can be had: other ranks wait for
-  /// what this thread does not send any more.
+  /// Marks the current exception cut_off(), because other ranks wait for data that this thread no
+  /// longer sends.
   static std::exception_ptr cut_off() noexcept {
     try {
       throw;
@@ -281,7 +282,7 @@ class HostCollectives final : public Collectives {
 
   /// On the communication thread.
   void run(Operation& operation) noexcept {
-    // After an error the ranks may be out of step: nothing more is sent.
+    // After an error the ranks may be out of step, so nothing more is sent.
     if (failure_ == nullptr) {
       try {
         fault_point("comm.operation");
@@ -309,10 +310,10 @@ class HostCollectives final : public Collectives {
 
   void free_communicator() noexcept {
     try {
-      // Communicator::close() would compare the ranks' calls first.
+      // Communicator::close() would first compare the ranks' calls.
       comm_.handle().close();
     } catch (const CommError&) {
-      // Abandoned then: a destructor has nobody to tell.
+      // Abandoned: a destructor cannot report it.
     }
   }
 
@@ -322,11 +323,11 @@ class HostCollectives final : public Collectives {
   int exceptions_before_;
   std::vector<std::shared_ptr<Operation>> pool_;
   std::size_t next_ = 0;
-  std::exception_ptr failure_;  ///< The communication thread's, once it is queued to.
+  std::exception_ptr failure_;  ///< Written by the communication thread.
   std::unique_ptr<HostQueue> queue_;
 };
 
-/// One rank's, on a device: nothing travels.
+/// A single rank with a device only copies.
 class LoneCollectives final : public Collectives {
  public:
   [[nodiscard]] Rank rank() const noexcept override { return 0; }

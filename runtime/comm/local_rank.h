@@ -6,11 +6,11 @@
 
 namespace jforge {
 
-/// Collective. This rank's place among the ranks of its host, from 0: what chooses its device.
+/// Collective. Returns this rank's index on its host, which selects its device.
 [[nodiscard]] int local_rank(const Communicator& comm);
-/// Collective. How many ranks its host has: what they share is divided by it.
+/// Collective. Returns the number of ranks on this host, which share its resources.
 [[nodiscard]] int ranks_on_host(const Communicator& comm);
-/// Collective. How many ranks, this one among them, name the same thing: a device that they share.
+/// Collective. Returns how many ranks, this one included, name the same thing, such as a device.
 [[nodiscard]] int ranks_that_name(const Communicator& comm, const std::string& thing);
 
 }  // namespace jforge

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Private to runtime/comm: what every MPI call goes through.
+/// Wraps MPI calls. Private to runtime/comm.
 
 #include <mpi.h>
 
@@ -9,11 +9,10 @@
 
 namespace jforge::detail {
 
-/// Throws CommError with MPI's own text and the caller's place unless `code` is MPI_SUCCESS.
+/// Throws CommError with MPI's text and the caller's location unless `code` is MPI_SUCCESS.
 void check(int code, std::source_location where = std::source_location::current());
 
-/// An MPI type that describes `bytes` consecutive bytes, also beyond the 2^31 that an int count
-/// reaches.
+/// An MPI type of `bytes` consecutive bytes, also more than an int can count.
 class ByteRun {
  public:
   explicit ByteRun(std::size_t bytes);

@@ -35,8 +35,8 @@ double mpi_limit_seconds() {
   return seconds;
 }
 
-/// OpenMP's word for a job that shares its cores: a wait that spins, as MPI's do, keeps those from
-/// working whom it waits for.
+/// With OMP_WAIT_POLICY=passive the job shares its cores: a spinning MPI wait would take them from
+/// the ranks that it waits for.
 bool passive_waits_asked_for() {
   const char* const policy = std::getenv("OMP_WAIT_POLICY");
   return policy != nullptr && ::strcasecmp(policy, "passive") == 0;
@@ -47,8 +47,8 @@ MpiSession::MpiSession(int* argc, char*** argv) : limit_seconds_(mpi_limit_secon
   clock_.follow_this_thread();
   clock_.set_deadline(limit_seconds_);
   clock_.enter("start MPI");
-  // Without mpirun Open MPI would start a daemon, for which it wants ssh; this program starts no
-  // further processes. Ignored under mpirun and srun.
+  // Without mpirun, Open MPI would start a daemon, which needs ssh; this program starts no further
+  // processes. Ignored under mpirun and srun.
   ::setenv("OMPI_MCA_ess_singleton_isolated", "true", 0);
   int provided = MPI_THREAD_SINGLE;
   if (MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
@@ -61,7 +61,7 @@ MpiSession::MpiSession(int* argc, char*** argv) : limit_seconds_(mpi_limit_secon
   }
   check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
   auto handle = std::make_unique<detail::MpiHandle>(MPI_COMM_WORLD);
-  // Rank 0's word: all ranks must go through a collective in the same way.
+  // Rank 0 decides, because all ranks must go through a collective in the same way.
   int passive = passive_waits_asked_for() ? 1 : 0;
   check(MPI_Bcast(&passive, 1, MPI_INT, 0, MPI_COMM_WORLD));
   if (passive != 0) {
@@ -81,7 +81,7 @@ void MpiSession::finalize() {
   world_->close();
   world_.reset();
   check(MPI_Finalize());
-  clock_.enter("ended", limit_seconds_);  // mpirun waits until the process is gone.
+  clock_.enter("ended", limit_seconds_);  // mpirun waits for the process to exit.
 }
 
 void MpiSession::abort(int exit_code) {

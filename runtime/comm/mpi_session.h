@@ -1,6 +1,6 @@
 #pragma once
 
-/// MPI lifetime and communicators. MPI headers are seen only inside runtime/comm.
+/// MPI lifetime and communicators. Only runtime/comm sees MPI's headers.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,15 +15,14 @@
 
 namespace jforge {
 
-/// A message received by Communicator::try_receive.
 struct ReceivedMessage {
   Rank source = 0;
   int tag = 0;
   std::vector<std::byte> payload;
 };
 
-/// A duplicated communicator. Move-only. `close()` is collective and belongs to the normal path;
-/// destruction without it abandons the handle and never waits. Collectives are in collectives.h.
+/// A duplicated communicator. close() is collective and belongs to the normal path; destruction
+/// without it abandons the handle and never waits. Collectives: collectives.h.
 class Communicator {
  public:
   Communicator(Communicator&&) noexcept;
@@ -32,21 +31,20 @@ class Communicator {
 
   [[nodiscard]] Rank rank() const noexcept;
   [[nodiscard]] int size() const noexcept;
-  /// Collective. A communicator of its own for another purpose or thread.
+  /// Collective. For another purpose or thread.
   [[nodiscard]] Communicator duplicate() const;
   /// Collective.
   void barrier() const;
   /// Collective. Frees the handle.
   void close();
 
-  /// Takes a message over and returns at once, whether or not its receiver takes it; close() waits
-  /// for that. Thread: one user at a time per communicator.
+  /// Returns at once; close() waits until receivers have taken all messages. For one thread at a
+  /// time per communicator.
   void send(Rank destination, int tag, std::span<const std::byte> payload) const;
-  /// Takes one waiting message from anybody, or nothing; never blocks on an absent message
-  /// (MPI_Improbe).
+  /// Returns one waiting message from any rank, or nothing; never blocks (MPI_Improbe).
   [[nodiscard]] std::optional<ReceivedMessage> try_receive() const;
 
-  /// Access for the implementation of the collectives (transport_internal.h).
+  /// For the implementation of collectives (transport_internal.h).
   struct Handle;
   [[nodiscard]] Handle& handle() const noexcept { return *handle_; }
 
@@ -57,29 +55,28 @@ class Communicator {
   std::unique_ptr<Handle> handle_;
 };
 
-/// First object in main. Initialises MPI with MPI_THREAD_MULTIPLE and throws EnvironmentError when
-/// it is not granted. It watches the process's clock (HangWatchdog): from before MPI starts until
-/// it has ended, since a rank that never gets there leaves the others waiting in calls without a
-/// time limit. With OMP_WAIT_POLICY=passive (rank 0's) ranks sleep while they wait for others.
+/// First object in main. Initialises MPI with MPI_THREAD_MULTIPLE; throws EnvironmentError if it is
+/// not granted. A HangWatchdog watches the clock from before MPI starts until after it ends,
+/// because a rank that never arrives leaves the others in calls without a time limit. With
+/// OMP_WAIT_POLICY=passive on rank 0, ranks sleep while they wait.
 class MpiSession {
  public:
-  /// Throws ConfigError for a JFORGE_MPI_LIMIT_SECONDS that is no number of at least 1.
+  /// Throws ConfigError unless JFORGE_MPI_LIMIT_SECONDS, if set, is a number ≥ 1.
   MpiSession(int* argc, char*** argv);
-  /// Without finalize() the destructor does nothing: the process is ending because of an error.
+  /// Does nothing without finalize(): the process is ending because of an error.
   ~MpiSession();
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
 
   [[nodiscard]] const Communicator& world() const noexcept { return *world_; }
-  /// What this process's main thread is doing, which constructs the session. The session itself
-  /// enters "start MPI" and "end MPI"; limit_seconds() is the deadline of all phases until somebody
-  /// sets another, but of none until somebody enters one.
+  /// Clock of the main thread, which constructs the session. limit_seconds() is the default
+  /// deadline until another is set; there is none between "start MPI" and the next phase.
   [[nodiscard]] PhaseClock& clock() const noexcept { return clock_; }
-  /// How long MPI may take to start, and to end: JFORGE_MPI_LIMIT_SECONDS, or 600.
+  /// Limit of MPI's start and of its end: JFORGE_MPI_LIMIT_SECONDS, or 600.
   [[nodiscard]] double limit_seconds() const noexcept { return limit_seconds_; }
-  /// Collective: barrier, free, MPI_Finalize. All durable work must be done.
+  /// Collective: barrier, free, MPI_Finalize. Requires: all durable work is done.
   void finalize();
-  /// Ends every rank at once with this exit code. Does not return.
+  /// Ends every rank at once with this exit code.
   [[noreturn]] static void abort(int exit_code);
 
  private:
@@ -89,7 +86,7 @@ class MpiSession {
   std::optional<Communicator> world_;
 };
 
-/// Name of this host. Works before and without MPI.
+/// Works before and without MPI.
 [[nodiscard]] std::string host_name();
 
 }  // namespace jforge

@@ -12,11 +12,10 @@ namespace jforge::detail {
 
 namespace {
 constexpr int kTag = 1;
-/// Copies are split only so that counts fit MPI's int.
+/// Splits copies, so that counts fit MPI's int.
 constexpr std::size_t kCopyPieceBytes = std::size_t{1} << 24;
 
-/// Waits for a request without burning a core. A large payload moves only while somebody polls, so
-/// its sleeps stay short.
+/// Waits without burning a core. A large payload moves only while polled, so its sleeps stay short.
 void wait_for_message(MPI_Request& request, std::size_t bytes) {
   constexpr std::size_t kLargeBytes = std::size_t{1} << 16;
   poll_until(
@@ -137,7 +136,7 @@ std::unique_ptr<Communicator::Handle> MpiHandle::duplicate() {
 
 MpiHandle::~MpiHandle() {
   if (!sent_.empty()) {
-    // MPI may still read them, and waits for a receiver that may never come.
+    // Leaked, because MPI may still read them and wait for a receiver that never comes.
     static_cast<void>(new (std::nothrow) std::list<Sent>(std::move(sent_)));
   }
 }
@@ -197,7 +196,7 @@ Communicator::Handle::HostPlace MpiHandle::place_on_host() {
 }
 
 double MpiHandle::patience_seconds() const noexcept {
-  // What is in flight would still land in memory that unwinding frees; the job ends soon after.
+  // Messages in flight would land in memory that unwinding frees; the job ends soon after.
   constexpr double kSeconds = 2;
   return kSeconds;
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Communicators whose ranks are processes of one MPI job.
+/// Communicators between the processes of an MPI job.
 
 #include <mpi.h>
 
@@ -18,7 +18,7 @@ namespace jforge::detail {
 
 class MpiHandle final : public Communicator::Handle {
  public:
-  /// Collective over `comm`, which stays the caller's.
+  /// Collective over `comm`, which the caller keeps.
   explicit MpiHandle(MPI_Comm comm);
   ~MpiHandle() override;
   MpiHandle(const MpiHandle&) = delete;
@@ -49,8 +49,7 @@ class MpiHandle final : public Communicator::Handle {
   void finish_politely();
   void forget_taken();
 
-  /// Two MPI handles, so that a message of try_receive's "from anybody" can never be part of a
-  /// collective.
+  /// Separate, so that try_receive() from any rank never matches a collective's message.
   MPI_Comm messages_ = MPI_COMM_NULL;
   MPI_Comm collectives_ = MPI_COMM_NULL;
   std::list<Sent> sent_;

@@ -4,7 +4,7 @@
 
 namespace jforge {
 
-/// First line of what the loaded MPI library calls itself. May be called before MPI starts.
+/// First line of the loaded MPI library's version text. Works before MPI starts.
 [[nodiscard]] std::string mpi_library_version();
 
 }  // namespace jforge

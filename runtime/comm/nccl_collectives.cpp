@@ -30,11 +30,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using detail::Operation;
 
-/// NCCL's communicator and what went wrong with it. Its user's thread and the watchdog's may use
-/// it.
+/// NCCL's communicator and its failure. Used by the owner's and the watchdog's threads.
 class NcclComm {
  public:
-  /// Collective over `comm`. Throws CommError on every rank when one does not get there.
+  /// Collective. Throws CommError on every rank if one fails.
   explicit NcclComm(const Communicator& comm) {
     ncclUniqueId id{};
     together(comm, [&] {
@@ -43,7 +42,7 @@ class NcclComm {
       }
     });
     broadcast<std::uint8_t>(comm, {reinterpret_cast<std::uint8_t*>(&id), sizeof id}, 0);
-    // The root's broadcast may be over before it has left, and NCCL's waits below do not call MPI.
+    // The root's broadcast may return before it has left, and NCCL's waits below do not call MPI.
     together(comm, [] {});
     const auto begin = [&] {
       ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -69,7 +68,8 @@ class NcclComm {
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
 
-  /// `call(communicator)`, and until NCCL has taken it. Throws CommError, from then on always.
+  /// Runs `call(communicator)` and waits until NCCL has accepted it. After a failure always throws
+  /// CommError.
   template <class Call>
   void issue(std::string_view what, const Call& call,
              std::source_location where = std::source_location::current()) {
@@ -83,11 +83,11 @@ class NcclComm {
     settle(result, what, where);
   }
 
-  /// Throws what went wrong.
+  /// Throws the failure, if any.
   void expect_sound() const {
     const std::lock_guard lock(mutex_);
     if (!failure_.empty()) {
-      // A rank of the same host waits in memory that both see, where no error reaches it.
+      // A rank of the same host may wait in shared memory, where no error reaches it.
       CommError error(failure_);
       error.set_cut_off();
       throw error;
@@ -98,8 +98,8 @@ class NcclComm {
     return !failure_.empty();
   }
 
-  /// An error that came up beside the calls aborts, so that who waits for an operation goes on, and
-  /// throws there. Never waits: the watchdog looks.
+  /// Aborts after an asynchronous error, so that waiting callers wake up and throw. Never waits,
+  /// because the watchdog calls it.
   void look(std::source_location where = std::source_location::current()) noexcept {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock || comm_ == nullptr) {
@@ -111,7 +111,7 @@ class NcclComm {
     }
   }
 
-  /// Operations under way end with worthless results; `why` is what later calls throw.
+  /// Running operations end with worthless results; later calls throw `why`.
   void abort(const char* why) noexcept {
     const std::lock_guard lock(mutex_);
     if (comm_ != nullptr) {
@@ -119,7 +119,7 @@ class NcclComm {
     }
   }
 
-  /// The normal end, together with the other ranks, when all operations are done.
+  /// Ends normally, with the other ranks. Requires: all operations are done.
   void finish() {
     const WaitingForOthers waiting;
     issue("finish a communicator", [&](ncclComm_t comm) { return nccl_.comm_finalize(comm); });
@@ -144,16 +144,16 @@ class NcclComm {
     }
   }
 
-  /// With mutex_ held, of a communicator: what has become of its calls. That it cannot be asked is
-  /// an error as well.
+  /// Returns the state of the communicator's calls; a failed query counts as an error. Requires:
+  /// mutex_ is held.
   [[nodiscard]] ncclResult_t asynchronous_result() const {
     ncclResult_t result = ncclSuccess;
     const ncclResult_t asked = nccl_.comm_get_async_error(comm_, &result);
     return asked == ncclSuccess ? result : ncclInternalError;
   }
 
-  /// With mutex_ held. NCCL may wait in its abort, for kernels or for other ranks: on a thread that
-  /// nobody waits for.
+  /// Requires: mutex_ is held. Aborts on a detached thread, because NCCL may wait there for kernels
+  /// or other ranks.
   void abort_with(std::string failure) noexcept {
     failure_ = std::move(failure);
     ncclComm_t const ended = std::exchange(comm_, nullptr);
@@ -161,7 +161,7 @@ class NcclComm {
       return;
     }
     const auto end = [abort = nccl_.comm_abort, device = device_, ended]() noexcept {
-      static_cast<void>(cudaSetDevice(device));  // Of a broken device too, whose error it returns.
+      static_cast<void>(cudaSetDevice(device));  // Also selects a broken device, though it fails.
       static_cast<void>(abort(ended));
     };
     try {
@@ -181,7 +181,7 @@ class NcclComm {
       return comm_ == nullptr || result != ncclInProgress;
     });
     {
-      // Without a communicator, too: its making can fail at once.
+      // Creation can fail without a communicator.
       const std::lock_guard lock(mutex_);
       if (failure_.empty() && result != ncclSuccess) {
         abort_with(describe(result, what, where));
@@ -193,18 +193,17 @@ class NcclComm {
   const NcclLibrary& nccl_ = nccl_library();
   const int device_ = selected_cuda_device();
   mutable std::mutex mutex_;
-  ncclComm_t comm_ = nullptr;  ///< Null once it has ended.
+  ncclComm_t comm_ = nullptr;  ///< Null after its end.
   std::string failure_;
 };
 
-/// What the waits of a communicator share.
+/// Shared by a communicator's waits.
 struct Waits {
   explicit Waits(const Communicator& ranks) : comm(ranks) {}
   NcclComm comm;
   double seconds = 0;
 };
 
-/// The end of an operation.
 class OperationEnd final : public StreamPlace {
  public:
   explicit OperationEnd(std::shared_ptr<Waits> waits) : waits_(std::move(waits)) {}
@@ -212,7 +211,7 @@ class OperationEnd final : public StreamPlace {
     if (!event.reached()) {
       const WaitingForOthers waiting;
       const auto begin = Clock::now();
-      // What failed may never get there, and nobody reads what it leaves.
+      // A failed operation may never reach its event, and nothing reads its results.
       poll_until([&] {
         waits_->comm.look();
         return event.reached() || waits_->comm.failed();
@@ -220,7 +219,7 @@ class OperationEnd final : public StreamPlace {
       waits_->seconds += std::chrono::duration<double>(Clock::now() - begin).count();
     }
     note_progress();
-    waits_->comm.look();  // An operation of a broken link ends, too.
+    waits_->comm.look();  // Operations on a broken link end too.
     waits_->comm.expect_sound();
   }
 
@@ -239,7 +238,7 @@ ncclDataType_t type_of(DType dtype) {
   }
 }
 
-/// Elements of type_of(): what is only moved goes as bytes.
+/// In elements of type_of(); other types move as bytes.
 std::size_t count_of(const ConstTensorView& view) {
   const bool typed = view.dtype() == DType::float32 || view.dtype() == DType::bfloat16;
   return typed ? static_cast<std::size_t>(view.elements()) : view.bytes();
@@ -254,7 +253,7 @@ class NcclCollectives final : public Collectives {
 
   ~NcclCollectives() override {
     if (std::uncaught_exceptions() > exceptions_before_) {
-      // Other ranks may never ask for what this one has asked for.
+      // Other ranks may never issue this rank's operations.
       waits_->comm.abort("this rank failed");
       return;
     }
@@ -321,7 +320,7 @@ class NcclCollectives final : public Collectives {
       fault_point("comm.issued");
       end_ = Work(ends_.record(queue_.stream(), waits_));
     } catch (...) {
-      // NCCL may have taken the call: made again it would be one more than the other ranks'.
+      // NCCL may have accepted the call: a retry would be one more than the other ranks'.
       waits_->comm.abort("one of this rank's calls failed");
       throw;
     }
@@ -331,12 +330,12 @@ class NcclCollectives final : public Collectives {
 
   const NcclLibrary& nccl_ = nccl_library();
   Communicator comm_;
-  CudaQueue queue_{StreamPriority::high};  // Others wait for what it carries.
+  CudaQueue queue_{StreamPriority::high};  // Other ranks wait for its data.
   std::shared_ptr<Waits> waits_;
   const WatchedErrors watched_{[waits = waits_] { waits->comm.look(); }};
   int exceptions_before_;
   StreamPlaces<OperationEnd> ends_;
-  Work end_;  ///< Of the last operation.
+  Work end_;  ///< The last operation's.
   PayloadBytes bytes_;
 };
 

@@ -1,4 +1,4 @@
-/// NCCL's side of tensor_collectives.h in builds without CUDA or nccl.h.
+/// tensor_collectives.h's NCCL functions in builds without CUDA or nccl.h.
 
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/comm/tensor_collectives.h"

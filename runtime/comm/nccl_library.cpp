@@ -12,14 +12,14 @@ namespace jforge {
 namespace {
 
 constexpr const char* kName = "libnccl.so.2";
-/// 2.19.1: communicators that neither begin nor end by blocking (2.18), and that another thread may
+/// 2.19.1: communicators that begin and end without blocking (2.18) and that another thread may
 /// abort.
 constexpr int kOldest = 21901;
 
 NcclLibrary open_library() {
   NcclLibrary nccl;
-  // Sums by NVLink's switches have other bits from one call to the next: a run continued would not
-  // be the same. Who sets the variable decides otherwise.
+  // NVLink switches give sums other bits from call to call, so a continued run would differ. The
+  // user's setting takes precedence.
   ::setenv("NCCL_NVLS_ENABLE", "0", 0);
   void* const handle = ::dlopen(kName, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {

@@ -1,7 +1,7 @@
 #pragma once
 
-/// libnccl, opened when it is first asked for: a program without it, or on a machine without a
-/// device, starts and computes. Seen by runtime/comm/nccl_* alone.
+/// libnccl, opened on first use, so that the program also runs without it or without a device. Only
+/// for runtime/comm/nccl_*.
 
 #include <nccl.h>
 
@@ -9,7 +9,6 @@
 
 namespace jforge {
 
-/// NCCL's functions of these names.
 struct NcclLibrary {
   decltype(&ncclGetVersion) get_version = nullptr;
   decltype(&ncclGetUniqueId) get_unique_id = nullptr;
@@ -25,11 +24,11 @@ struct NcclLibrary {
   decltype(&ncclGetErrorString) get_error_string = nullptr;
   decltype(&ncclGetLastError) get_last_error = nullptr;
 
-  /// Why it cannot be used, on one line; empty where it can.
+  /// One line why NCCL cannot be used; empty if it can.
   std::string problem;
 };
 
-/// The process's. Never closed.
+/// Never closed.
 [[nodiscard]] const NcclLibrary& nccl_library();
 
 }  // namespace jforge

@@ -1,6 +1,6 @@
 #pragma once
 
-/// What all implementations of Collectives check and count alike.
+/// Checks and counts shared by all Collectives.
 
 #include <cstdint>
 
@@ -36,7 +36,7 @@ inline void expect_place(const ConstTensorView& view, Device device) {
   expect(view.device() == device, "a collective's tensors lie elsewhere than its memory");
 }
 
-/// An operation over `whole` bytes, as PayloadBytes counts it.
+/// Counts an operation over `whole` bytes.
 inline void count_payload(PayloadBytes& bytes, Operation operation, std::uint64_t whole,
                           int num_ranks) {
   const auto ranks = static_cast<std::uint64_t>(num_ranks);

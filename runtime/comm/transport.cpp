@@ -14,7 +14,7 @@ namespace jforge {
 namespace {
 std::atomic<bool> checks_on{false};
 
-/// What a rank is about to do, as it travels.
+/// A rank's next collective, as sent.
 struct Announcement {
   std::int64_t sequence = 0;
   std::int64_t operation = 0;
@@ -79,7 +79,7 @@ void Communicator::Handle::all_gather(std::byte* all, std::size_t bytes, std::si
 void Communicator::Handle::all_gather_blocks(std::byte* all, std::span<const std::size_t> bytes,
                                              std::span<const std::size_t> places) {
   const auto ranks = static_cast<std::size_t>(size);
-  // Of small blocks latency counts: all at once instead of one after another round the ring.
+  // Small blocks are latency-bound: sent all at once, not round the ring.
   constexpr std::size_t kSmallBlock = std::size_t{1} << 12;
   if (ranks >= kRingRanks && *std::max_element(bytes.begin(), bytes.end()) > kSmallBlock) {
     all_gather_ring(all, bytes, places);
@@ -135,7 +135,7 @@ void Communicator::Handle::broadcast(std::byte* data, std::size_t bytes, Rank ro
 void Communicator::Handle::broadcast_chain(std::byte* data, std::size_t bytes, Rank root) {
   const int place = (rank + size - root) % size;
   const auto piece = [&](std::size_t begin) { return std::min(kMessageBytes, bytes - begin); };
-  // One piece comes while the one before goes on.
+  // Receives one piece while it sends the previous one.
   for (std::size_t begin = 0; begin < bytes + kMessageBytes; begin += kMessageBytes) {
     const bool takes = place > 0 && begin < bytes;
     const bool gives = place + 1 < size && begin > 0;

@@ -1,7 +1,7 @@
 #pragma once
 
-/// What carries bytes between ranks. Everything above it (sums, texts, agreements, checks) is
-/// written once, so that ranks of MPI and virtual ranks compute equal bits.
+/// Byte transport between ranks. Everything above it is shared, so that MPI ranks and virtual ranks
+/// compute equal bits.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,8 +16,8 @@
 
 namespace jforge {
 
-/// One rank's end of a communicator. One thread at a time uses it, but for abandon(). Every call
-/// throws CommError.
+/// One rank's end of a communicator. For one thread at a time, except abandon(). Every call throws
+/// CommError.
 struct Communicator::Handle {
   struct Outgoing {
     Rank to = 0;
@@ -41,12 +41,12 @@ struct Communicator::Handle {
 
   Rank rank = 0;
   int size = 1;
-  /// Collectives announced so far (collective checks).
+  /// For collective checks.
   std::int64_t sequence = 0;
 
-  /// Begins to send and to receive, at most one block to and from each other rank; finish() waits
-  /// for all of it. The blocks must stay until then. The peers' calls name the same blocks with the
-  /// same bytes, in the same order.
+  /// Starts at most one send to and one receive from each other rank; finish() waits for them.
+  /// Blocks must stay valid until then. Peers must post the same blocks and sizes in the same
+  /// order.
   virtual void post(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming) = 0;
   virtual void finish() = 0;
   void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming) {
@@ -54,7 +54,7 @@ struct Communicator::Handle {
     finish();
   }
 
-  /// In place: rank r's block is all[r · stride, + bytes) on every rank.
+  /// In place: rank r's block is all[r · stride, + bytes).
   virtual void all_gather(std::byte* all, std::size_t bytes, std::size_t stride);
   /// In place: rank r's block is all[places[r], + bytes[r]).
   virtual void all_gather_blocks(std::byte* all, std::span<const std::size_t> bytes,
@@ -64,20 +64,19 @@ struct Communicator::Handle {
 
   /// Collective.
   [[nodiscard]] virtual std::unique_ptr<Handle> duplicate() = 0;
-  /// Frees what the handle holds. Waits for nothing but receivers of what was sent.
+  /// Waits only for receivers of sent messages.
   virtual void close() = 0;
   virtual void send(Rank destination, int tag, std::span<const std::byte> payload) = 0;
   [[nodiscard]] virtual std::optional<ReceivedMessage> try_receive() = 0;
   /// Collective.
   [[nodiscard]] virtual HostPlace place_on_host() = 0;
 
-  /// From now on every wait sleeps between its looks, of later duplicates too: for a thread beside
-  /// the arithmetic, and for ranks that share their cores. All ranks alike.
+  /// Makes every wait, also of later duplicates, sleep between polls: for threads beside arithmetic
+  /// and ranks that share cores. All ranks must call it.
   virtual void wait_politely() {}
-  /// Any thread: a running and every later wait of a polite handle throws CommError.
+  /// Thread-safe. A running and every later wait of a polite handle throws CommError.
   virtual void abandon() noexcept = 0;
-  /// How long an error's unwinding waits for the other ranks before it abandons a handle that is in
-  /// use.
+  /// How long unwinding waits for the other ranks before it abandons a handle in use.
   [[nodiscard]] virtual double patience_seconds() const noexcept = 0;
 
  private:
@@ -95,13 +94,12 @@ struct Communicator::Handle {
 
 namespace detail {
 
-/// A large tensor travels in messages of about this size.
+/// Approximate message size of a large tensor.
 constexpr std::size_t kMessageBytes = std::size_t{1} << 20;
-/// From so many ranks on everybody talks to its neighbours only.
+/// From this world size on, reductions and all-gathers use a ring.
 constexpr std::size_t kRingRanks = 16;
 
-/// The operation of a collective, for byte counts and checks. The values travel between ranks of
-/// one job only.
+/// For byte counts and checks. Values travel only between ranks of one job.
 enum class Operation : std::int64_t {
   barrier,
   duplicate,
@@ -117,9 +115,8 @@ enum class Operation : std::int64_t {
 };
 [[nodiscard]] std::string_view operation_name(Operation operation) noexcept;
 
-/// Lives as long as a collective: the rank waits for the others (phase_clock.h). With collective
-/// checks on it first compares sequence number, operation, bytes and root over all ranks and throws
-/// CommError naming the difference on every rank.
+/// Marks the rank as waiting for others during a collective (phase_clock.h). Performs the
+/// comparison of enable_collective_checks().
 class InCollective {
  public:
   InCollective(const Communicator& comm, Operation operation, std::size_t bytes, Rank root = 0);

@@ -31,7 +31,7 @@ struct PeerEnded : CommError {
 
 class Group;
 
-/// What all ranks of a run share. One lock guards it and its groups; blocks are copied outside of
+/// Shared by all ranks of a run. The lock guards it and its groups; blocks are copied outside of
 /// it.
 struct SharedWorld {
   explicit SharedWorld(int ranks) : ended(static_cast<std::size_t>(ranks), false) {}
@@ -39,12 +39,12 @@ struct SharedWorld {
 
   std::mutex mutex;
   std::vector<bool> ended;
-  std::optional<Rank> failed;  ///< The first rank that ended by an exception.
+  std::optional<Rank> failed;  ///< The first to end by an exception.
   std::vector<Group*> groups;
   VirtualWorld::Traffic traffic;
 };
 
-/// A block on its way. It belongs to its sender while it is empty or posted.
+/// A block in transit. Belongs to its sender while empty or posted.
 struct Slot {
   enum class State { empty, posted, copying };
   State state = State::empty;
@@ -67,7 +67,7 @@ class Group {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  /// The group that the `number`-th duplicate() of every rank gives.
+  /// Returns one group for the `number`-th duplicate() of all ranks.
   std::shared_ptr<Group> duplicate(int number) {
     const std::lock_guard lock(duplicates_mutex_);
     auto& [group, taken] = duplicates_[number];
@@ -88,7 +88,7 @@ class Group {
   struct Member {
     std::condition_variable changed;
     std::deque<ReceivedMessage> messages;
-    std::size_t untaken = 0;  ///< Blocks of the running exchange that nobody has taken yet.
+    std::size_t untaken = 0;  ///< Blocks of the running exchange not taken yet.
   };
   Member& member(Rank rank) { return members[static_cast<std::size_t>(rank)]; }
 
@@ -191,8 +191,8 @@ class VirtualHandle final : public Handle {
  private:
   [[nodiscard]] SharedWorld& world() const noexcept { return group_->world; }
 
-  /// Takes what has come. True when everything has and what this rank sent is taken; throws when
-  /// that cannot happen any more.
+  /// Takes blocks that have come. Returns true when all have come and all sent ones are taken;
+  /// throws if that has become impossible.
   bool advance(std::unique_lock<std::mutex>& lock) {
     for (;;) {
       const auto there = std::find_if(incoming_.begin(), incoming_.end(), [&](const auto& block) {
@@ -247,7 +247,7 @@ class VirtualHandle final : public Handle {
     }
   }
 
-  /// After an error: nobody may read what this rank is about to give up.
+  /// After an error no rank may read memory that this one is about to free.
   void withdraw(std::unique_lock<std::mutex>& lock) {
     for (const Outgoing& block : outgoing_) {
       Slot& slot = group_->slot(rank, block.to);

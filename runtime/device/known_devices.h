@@ -1,7 +1,7 @@
 #pragma once
 
-/// What the makers of accelerators say of them: what a plan reckons with where no such device is at
-/// hand (--dry-run --device-plan), and what benchmarks on one are compared with.
+/// Data sheets of accelerators, for plans without the device (--dry-run --device-plan) and for
+/// benchmarks.
 
 #include <array>
 #include <cstddef>
@@ -12,21 +12,19 @@
 namespace jforge {
 
 struct KnownDevice {
-  std::string_view name;        ///< What the driver calls it begins a word with that.
-  double bfloat16_flops = 0;    ///< Dense tensor-core products, FLOP/s.
+  std::string_view name;        ///< Start of a word in the driver's name.
+  double bfloat16_flops = 0;    ///< Dense, with tensor cores, FLOP/s.
   double float32_flops = 0;     ///< Without tensor cores, FLOP/s.
-  double bytes_per_second = 0;  ///< Of its memory.
+  double bytes_per_second = 0;  ///< Memory bandwidth.
   double memory_bytes = 0;
-  double link_bytes_per_second = 0;  ///< NVLink, to all others together, each way.
+  double link_bytes_per_second = 0;  ///< NVLink, to all others together, per direction.
 
-  /// Of products whose operands are `dtype`.
   [[nodiscard]] constexpr double flops(DType dtype) const {
     return dtype == DType::bfloat16 ? bfloat16_flops : float32_flops;
   }
 };
 
-/// Data sheets, of the SXM modules where a name says nothing else; the dense figures, not those of
-/// sparse products. The first that fits a name is its own.
+/// Dense figures, of SXM modules unless the name says otherwise. The first match counts.
 inline constexpr std::array kKnownDevices{
     KnownDevice{"H100 PCIe", 756e12, 51e12, 2.0e12, 80e9, 300e9},
     KnownDevice{"H100 NVL", 835e12, 60e12, 3.9e12, 94e9, 300e9},
@@ -38,8 +36,8 @@ inline constexpr std::array kKnownDevices{
     KnownDevice{"A100", 312e12, 19.5e12, 2.0e12, 80e9, 300e9},
 };
 
-/// The known device that `name` is of ("H200", "NVIDIA H200"; a GH200 is none, nor is a slice of a
-/// divided device, "NVIDIA H100 80GB HBM3 MIG 3g.40gb"); null where none is.
+/// Returns the known device for a driver's name ("H200", "NVIDIA H200"), or null. Excludes GH200
+/// and MIG slices ("NVIDIA H100 80GB HBM3 MIG 3g.40gb").
 [[nodiscard]] constexpr const KnownDevice* find_known_device(std::string_view name) {
   if (name.find(" MIG ") != std::string_view::npos) {
     return nullptr;

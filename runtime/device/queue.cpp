@@ -25,7 +25,7 @@ class InlineQueue final : public HostQueue {
   static void run_now(const std::function<void()>& function) noexcept { function(); }
 };
 
-/// How far a thread queue has come. Outlives it in its events.
+/// Progress of a thread queue, kept alive by its events.
 class Progress final : public Event::Source {
  public:
   [[nodiscard]] bool reached(std::uint64_t place) const override {
@@ -128,7 +128,7 @@ class ThreadQueue final : public HostQueue {
     }
   }
 
-  /// Tasks keep their numbers, which place them in the ring.
+  /// A task's number determines its place in the ring.
   void grow() {
     std::vector<Task> larger(2 * ring_.size());
     for (std::uint64_t i = progress_->done; i < progress_->queued; ++i) {
@@ -139,7 +139,7 @@ class ThreadQueue final : public HostQueue {
 
   static constexpr std::size_t kFirstSize = 64;
   std::shared_ptr<Progress> progress_ = std::make_shared<Progress>();
-  std::vector<Task> ring_ = std::vector<Task>(kFirstSize);  ///< progress_->mutex guards it.
+  std::vector<Task> ring_ = std::vector<Task>(kFirstSize);  ///< Guarded by progress_->mutex.
   std::thread thread_;
 };
 

@@ -1,8 +1,7 @@
 #pragma once
 
-/// Queues of work that run in the order of the calls, each beside the others, and the events by
-/// which one waits for another. Kernels (KernelSet::queue) and collectives (Collectives::queue)
-/// have one each.
+/// Queues that run work in call order, concurrently with each other, and events between them.
+/// Kernels (KernelSet::queue) and collectives (Collectives::queue) have one each.
 
 #include <cstdint>
 #include <functional>
@@ -13,11 +12,11 @@
 
 namespace jforge {
 
-/// Something that happens once: a queue gets to a place, a collective ends. Copyable; an empty one
-/// has happened. Thread: any.
+/// Something that happens once, such as the end of a collective. Copyable and thread-safe. An empty
+/// event has happened.
 class Event {
  public:
-  /// What events are of. `place` tells those of one source apart.
+  /// `place` distinguishes the events of a source.
   class Source {
    public:
     virtual ~Source() = default;
@@ -28,9 +27,9 @@ class Event {
   explicit Event(std::shared_ptr<const Source> source, std::uint64_t place = 0)
       : source_(std::move(source)), place_(place) {}
 
-  /// Whether wait() would return (or throw) at once.
+  /// Returns whether wait() would return or throw at once.
   [[nodiscard]] bool reached() const { return source_ == nullptr || source_->reached(place_); }
-  /// Blocks the calling thread. Throws what made the source fail, in every call.
+  /// Blocks the calling thread. Every call throws the source's error, if any.
   void wait() const {
     if (source_ != nullptr) {
       source_->wait(place_);
@@ -43,35 +42,33 @@ class Event {
   std::uint64_t place_ = 0;
 };
 
-/// Thread: any.
+/// Thread-safe.
 class Queue {
  public:
   virtual ~Queue() = default;
-  /// Happens when everything queued so far is done.
+  /// Returns an event for the end of all work queued so far.
   [[nodiscard]] virtual Event record() = 0;
-  /// What is queued from now on begins after `event`. Only a queue that runs on the calling thread
-  /// blocks it, and throws what the event's source failed of; elsewhere that is for
-  /// Event::wait() to tell, and the queue goes on.
+  /// Work queued later begins after `event`. A queue on the calling thread blocks it and throws the
+  /// source's error. Other queues go on after an error, which Event::wait() reports.
   virtual void wait(const Event& event) = 0;
-  /// copy_tensor() and zero_tensor() in the queue's order.
+  /// copy_tensor() and zero_tensor(), in queue order.
   virtual void copy(const ConstTensorView& from, const TensorView& to) = 0;
   virtual void zero(const TensorView& view) = 0;
-  /// Waits until everything queued before is done.
+  /// Waits for all work queued so far.
   virtual void synchronize() = 0;
 };
 
-/// A queue of the host, which also runs functions.
 class HostQueue : public Queue {
  public:
-  /// Runs `function` after everything that was queued before. It must not throw (std::terminate)
-  /// and must not wait for this queue. A warm queue allocates nothing for a function that
-  /// std::function keeps in place.
+  /// Runs `function` after all work queued so far. It must not throw (std::terminate) and must not
+  /// wait for this queue. A warm queue does not allocate if std::function stores the function in
+  /// place.
   virtual void run(std::function<void()> function) = 0;
 };
 
-/// Does everything at once on the calling thread.
+/// Runs everything at once on the calling thread.
 [[nodiscard]] std::unique_ptr<HostQueue> make_inline_queue();
-/// Has a thread of its own. The destructor runs what is queued first.
+/// Runs on its own thread. The destructor finishes queued work.
 [[nodiscard]] std::unique_ptr<HostQueue> make_thread_queue();
 
 }  // namespace jforge

@@ -1,14 +1,13 @@
 #pragma once
 
-/// bfloat16: the upper half of a float32 (8 exponent bits, 7 fraction bits). Kept as bits;
-/// arithmetic is done in float32.
+/// bfloat16: the upper half of a float32 (8 exponent bits, 7 fraction bits). Arithmetic is in
+/// float32.
 
 #include <bit>
 #include <cstdint>
 
 namespace jforge {
 
-/// One element of a DType::bfloat16 tensor.
 struct BFloat16 {
   std::uint16_t bits = 0;
   bool operator==(const BFloat16&) const = default;
@@ -19,7 +18,7 @@ struct BFloat16 {
   return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
 }
 
-/// Rounds to nearest, ties to even; a NaN stays a (quiet) NaN, what is too large becomes infinite.
+/// Rounds to nearest even. NaN stays a (quiet) NaN; too large values become infinite.
 [[nodiscard]] constexpr BFloat16 to_bfloat16(float value) noexcept {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if ((bits & 0x7FFFFFFFU) > 0x7F800000U) {

@@ -17,8 +17,8 @@ namespace jforge {
 
 namespace {
 constexpr std::size_t kAlignment = 64;
-/// From here on fresh zero pages of the kernel cost less than filling memory by hand. (The address
-/// sanitizer sees the bounds of heap blocks alone.)
+/// From this size on, the kernel's fresh zero pages cost less than filling. (The address sanitizer
+/// sees only the bounds of heap blocks.)
 #ifdef __SANITIZE_ADDRESS__
 constexpr std::size_t kMappedBytes = SIZE_MAX;
 #else
@@ -42,8 +42,8 @@ std::byte* allocate_host(std::size_t bytes, MemoryAccount::Backing backing) {
   if (is_mapped(bytes, backing)) {
     std::byte* const data = map_pages(bytes, PROT_READ | PROT_WRITE, 0);
     if (data != nullptr) {
-      // Weights are read whole for every token, and on pages of 4 KiB the look-up of their
-      // addresses is a tenth of that. Where the kernel has none that are larger, nothing changes.
+      // Weights are read whole for every token; with 4 KiB pages, address look-up takes a tenth of
+      // that. Has no effect without larger pages.
       static_cast<void>(::madvise(data, bytes, MADV_HUGEPAGE));
     }
     return data;
@@ -92,10 +92,10 @@ const char* memory_use_name(MemoryUse use) noexcept {
 
 namespace {
 
-/// Who holds device memory and for what, for those who get none.
+/// Lists the holders of device memory, for out-of-memory messages.
 class DeviceHoldings {
  public:
-  /// Never destroyed: it outlives all buffers.
+  /// Never destroyed, because it must outlive all buffers.
   static DeviceHoldings& get() {
     static auto& holdings = *new DeviceHoldings;
     return holdings;
@@ -108,14 +108,14 @@ class DeviceHoldings {
     const std::lock_guard lock(mutex_);
     const auto found = find(account, use);
     if (found == entries_.end()) {
-      return;  // Of no bytes, as one that went before.
+      return;  // A buffer of no bytes.
     }
     found->bytes -= bytes;
     if (found->bytes == 0) {
       entries_.erase(found);
     }
   }
-  /// "; held there: training activations 123456 bytes, …", the largest first.
+  /// "; held there: training activations 123456 bytes, …", largest first.
   [[nodiscard]] std::string to_string() {
     const std::lock_guard lock(mutex_);
     std::sort(entries_.begin(), entries_.end(),

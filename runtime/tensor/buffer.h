@@ -1,7 +1,7 @@
 #pragma once
 
-/// Owned memory with accounting: a phase opens a MemoryAccount, its buffers charge it, and the
-/// phase switch checks that every byte came back (ARCHITECTURE.md, "phase switch").
+/// Owned memory with accounting: a phase's buffers charge its MemoryAccount, and the phase switch
+/// checks that every byte came back (ARCHITECTURE.md, "phase switch").
 
 #include <array>
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace jforge {
 
-/// What memory is for; plans and measurements have the same rows.
+/// Rows of memory plans and measurements.
 enum class MemoryUse : std::uint8_t {
   weights,
   gradients,
@@ -29,12 +29,12 @@ inline constexpr std::size_t kMemoryUses = 9;
 /// "weights", "key/value", …
 [[nodiscard]] const char* memory_use_name(MemoryUse use) noexcept;
 
-/// Counts live and peak bytes of the buffers charged to it, in all and by use. Thread-safe. Must
-/// outlive its buffers.
+/// Counts live and peak bytes of its buffers, in total and by use. Thread-safe. Must outlive its
+/// buffers.
 class MemoryAccount {
  public:
-  /// `count_only`: buffers get addresses that nobody may touch, so that what a shape takes can be
-  /// counted where there is no room for it.
+  /// `count_only`: buffers get inaccessible addresses, to count what a shape takes without the
+  /// memory for it.
   enum class Backing : std::uint8_t { memory, count_only };
   explicit MemoryAccount(std::string name, Backing backing = Backing::memory)
       : name_(std::move(name)), backing_(backing) {}
@@ -65,13 +65,12 @@ class MemoryAccount {
   std::array<Count, kMemoryUses> uses_;
 };
 
-/// What a device sees of host memory: copies from and to page-locked memory go on beside the host.
+/// Copies from and to page-locked memory run concurrently with the host.
 enum class HostMemory : std::uint8_t { pageable, page_locked };
 
-/// Move-only memory of the host or of the selected CUDA device (cuda_memory.h), at least 64-byte
-/// aligned and zeroed (large host blocks by the kernel, page by page as they are touched). Throws
-/// EnvironmentError with the size when there is not enough memory, and for Device::cuda where there
-/// is no CUDA.
+/// Move-only zeroed memory of the host or of the selected CUDA device (cuda_memory.h), aligned to
+/// at least 64 bytes. Throws EnvironmentError with the size if memory is exhausted, and for
+/// Device::cuda without CUDA.
 class Buffer {
  public:
   Buffer() = default;
@@ -79,7 +78,7 @@ class Buffer {
          MemoryUse use = MemoryUse::other);
   Buffer(std::size_t bytes, MemoryAccount& account, MemoryUse use)
       : Buffer(bytes, account, Device::cpu, use) {}
-  /// Of the host. Page-locked only where there is a device.
+  /// Host memory; page_locked requires a device.
   Buffer(std::size_t bytes, MemoryAccount& account, HostMemory kind, MemoryUse use);
   ~Buffer();
   Buffer(Buffer&& other) noexcept;
@@ -92,7 +91,6 @@ class Buffer {
   [[nodiscard]] Device device() const noexcept { return device_; }
   /// View of the first `shape.elements()` elements.
   [[nodiscard]] TensorView view(DType dtype, Shape shape) const;
-  /// Float32 view.
   [[nodiscard]] TensorView floats(Shape shape) const { return view(DType::float32, shape); }
 
  private:
@@ -104,11 +102,10 @@ class Buffer {
   MemoryUse use_ = MemoryUse::other;
 };
 
-/// Copies all elements between any two devices; returns when the host may use either side. Throws
-/// InternalError when shape or element type differ, and when the two overlap on the host.
+/// Copies between any devices; returns when the host may use either side. Throws InternalError if
+/// shapes or types differ, or if the two overlap on the host.
 void copy_tensor(const ConstTensorView& from, const TensorView& to);
 
-/// Sets every byte to zero, on the view's device.
 void zero_tensor(const TensorView& view);
 
 }  // namespace jforge

@@ -12,7 +12,7 @@ namespace jforge {
 
 namespace {
 
-/// Whether the machine, not the program, is the reason.
+/// Whether the machine, not the program, is the cause.
 bool machine_failed(cudaError_t status) {
   switch (static_cast<int>(status)) {
     case 226:  // cudaErrorContained
@@ -40,8 +40,8 @@ bool machine_failed(cudaError_t status) {
   }
 }
 
-/// Whether all that this process has on the device is lost with it: what CUDA's header says "must
-/// be terminated and relaunched" of. Numbers are of codes that not every version has.
+/// Whether the process has lost the device: CUDA's header says "must be terminated and relaunched".
+/// Numbers are codes that not every version has.
 bool device_lost(cudaError_t status) {
   switch (static_cast<int>(status)) {
     case 226:  // cudaErrorContained: peer memory over NVLink, some hardware errors
@@ -119,7 +119,7 @@ void cuda_check(cudaError_t status, const char* what, std::source_location where
   if (status == cudaSuccess) [[likely]] {
     return;
   }
-  // The call's error stays behind as the thread's last one and would be blamed on the next kernel.
+  // Clears the thread's last error, which would be blamed on the next kernel.
   static_cast<void>(cudaGetLastError());
   if (machine_failed(status)) {
     EnvironmentError error(cuda_failure(status, what) + " (" + cudaGetErrorName(status) +
@@ -188,12 +188,11 @@ void expect_shared_memory(std::int64_t bytes, const char* what) {
 
 namespace {
 
-/// The process's streams.
 struct Streams {
   std::mutex mutex;
   std::vector<const CudaStream*> all;
 };
-/// Never destroyed: buffers may be freed by other objects' destructors at exit.
+/// Never destroyed, because destructors may free buffers at exit.
 Streams& streams() {
   static auto& all = *new Streams;
   return all;
@@ -217,8 +216,7 @@ CudaStream::CudaStream(StreamPriority priority) {
   streams().all.push_back(this);
 }
 
-/// What it still has to do is done all the same, and memory that is freed from now on may be of
-/// that.
+/// Waits, because pending work would still run and may use memory that is freed next.
 CudaStream::~CudaStream() {
   static_cast<void>(cudaStreamSynchronize(stream_));
   {

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Owners of CUDA's handles and the check around every call. Seen only by CUDA builds.
+/// Owners of CUDA's handles and the check around every call. Only in CUDA builds.
 
 #include <cuda_runtime.h>
 
@@ -10,39 +10,37 @@
 
 namespace jforge {
 
-/// "CUDA: WHAT: REASON: what to do about it" of a failed call.
+/// Returns "CUDA: WHAT: REASON: advice" for a failed call.
 [[nodiscard]] std::string cuda_failure(cudaError_t status, const char* what);
 
-/// Throws unless `status` is cudaSuccess: EnvironmentError for what the machine lacks or broke
-/// (driver, device, memory, ECC), InternalError for the rest; it is cut_off() where the device
-/// answers every later call with the same error. `what` names the operation.
+/// Throws unless `status` is cudaSuccess: EnvironmentError if the machine is the cause (driver,
+/// device, memory, ECC), else InternalError; cut_off() if the device fails every later call. `what`
+/// names the operation.
 void cuda_check(cudaError_t status, const char* what,
                 std::source_location where = std::source_location::current());
 
-/// Throws as cuda_check where the device answers every call with an error: what a library reports
-/// then is that the device is gone.
+/// Throws as cuda_check() if the device is lost, which libraries report as an error of their own.
 void expect_live_device(const char* what,
                         std::source_location where = std::source_location::current());
 
-/// " at FILE:LINE" of a call, as errors of CUDA and of its libraries say it.
+/// " at FILE:LINE", for error messages.
 [[nodiscard]] std::string at_place(const std::source_location& where);
 
-/// Throws EnvironmentError, with what to do about it, where the calling thread's device is older
-/// than the kernels (compute capability 8.0): launches of them would find no code.
+/// Throws EnvironmentError, with advice, if the calling thread's device is below the kernels'
+/// compute capability 8.0.
 void expect_capability();
 
-/// Bytes of shared memory that a block may ask for on the calling thread's device.
+/// Maximum of a block on the calling thread's device, in bytes.
 [[nodiscard]] std::int64_t most_shared_memory();
 
-/// Throws EnvironmentError, with what to do about it, where a block of the calling thread's device
-/// may not ask for `bytes` of shared memory, as `what` does: smaller devices than an A100 let the
-/// launch fail as if it were our mistake.
+/// Throws EnvironmentError, with advice, if a block may not use `bytes` of shared memory; otherwise
+/// devices smaller than an A100 fail the launch as if it were our bug.
 void expect_shared_memory(std::int64_t bytes, const char* what);
 
-/// Whose waiting blocks a device runs first; it does not stop those that run.
+/// Priority of waiting blocks; running ones are not stopped.
 enum class StreamPriority : std::uint8_t { normal, high };
 
-/// A non-blocking stream: ordered with nothing but by events. Nothing runs on the default stream.
+/// A non-blocking stream, ordered only by events. Nothing runs on the default stream.
 class CudaStream {
  public:
   explicit CudaStream(StreamPriority priority = StreamPriority::normal);
@@ -50,18 +48,18 @@ class CudaStream {
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
   [[nodiscard]] cudaStream_t get() const noexcept { return stream_; }
-  /// Waits for all work; failures of earlier kernels surface here.
+  /// Waits for all work; reports failures of earlier kernels.
   void synchronize() const;
 
  private:
   friend cudaError_t wait_for_streams(cudaStream_t stream) noexcept;
   cudaStream_t stream_ = nullptr;
-  cudaEvent_t place_ = nullptr;  ///< wait_for_streams() records it.
+  cudaEvent_t place_ = nullptr;  ///< For wait_for_streams().
 };
 
-/// What `stream` is given from now on begins after all that this process has given its CudaStreams
-/// so far. None of them may be capturing: a captured step must not depend on memory that is made,
-/// freed or copied meanwhile (cudaErrorStreamCaptureUnsupported). Thread: any.
+/// Later work of `stream` begins after all work given to this process's CudaStreams so far. Fails
+/// if one of them is capturing (cudaErrorStreamCaptureUnsupported): a captured step must not depend
+/// on memory that is allocated, freed or copied meanwhile. Thread-safe.
 [[nodiscard]] cudaError_t wait_for_streams(cudaStream_t stream) noexcept;
 
 class CudaEvent {
@@ -71,11 +69,11 @@ class CudaEvent {
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
   void record(const CudaStream& stream);
-  /// Waits for what was recorded; returns at once before the first record().
+  /// Waits for the recorded work; returns at once before the first record().
   void wait() const;
   /// Whether wait() would return at once.
   [[nodiscard]] bool reached() const;
-  /// What `stream` is given from now on begins after what was recorded.
+  /// Later work of `stream` begins after the recorded work.
   void before(const CudaStream& stream) const;
 
  private:

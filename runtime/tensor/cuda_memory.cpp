@@ -17,7 +17,7 @@ namespace jforge {
 
 namespace {
 
-/// cudaGetDeviceCount leaves its output untouched when it fails (no driver: error 35).
+/// cudaGetDeviceCount leaves its output untouched on failure (no driver: error 35).
 cudaError_t count_devices(int& count) {
   count = 0;
   int found = 0;
@@ -44,7 +44,7 @@ bool built_with_cuda() noexcept { return true; }
 CudaDevices find_cuda_devices() {
   CudaDevices found;
   const cudaError_t status = count_devices(found.count);
-  // The runtime calls a machine without any driver one whose driver is too old.
+  // The runtime reports a missing driver as one that is too old.
   const bool nothing_there =
       status == cudaErrorNoDevice ||
       (status == cudaErrorInsufficientDriver && access("/dev/nvidiactl", F_OK) != 0);
@@ -89,23 +89,22 @@ void select_cuda_device(int index) { cuda_check(cudaSetDevice(index), "select a 
 
 namespace {
 
-/// The selected device's memory for buffers, and the stream that it is given out, zeroed, copied
-/// and freed on. Calls of this stream come after all that the process's streams were given before
-/// (wait_for_streams), and end before the call returns, but for a free: nothing waits for that, and
-/// memory that follows it on this stream may be the same.
+/// The selected device's memory pool for buffers, and the stream of its calls. Each call follows
+/// all earlier work of the process's streams (wait_for_streams) and ends before it returns, except
+/// a free: later memory of this stream may reuse the freed one.
 class BufferMemory {
  public:
-  /// Of the process's one device. Never destroyed: at exit the driver may be gone first.
+  /// For the process's one device. Never destroyed, because at exit the driver may be gone first.
   static BufferMemory& get() {
     static BufferMemory& memory = *new BufferMemory;
     return memory;
   }
-  /// What the pool holds without anybody using it.
+  /// Bytes that the pool holds unused.
   [[nodiscard]] static std::size_t unused() noexcept {
     const std::uint64_t reserved = bytes(cudaMemPoolAttrReservedMemCurrent);
     return reserved - std::min(reserved, bytes(cudaMemPoolAttrUsedMemCurrent));
   }
-  /// Until what was freed counts as free.
+  /// Waits until freed memory counts as free.
   static void settle() noexcept {
     if (existing_pool().load() != nullptr) {
       const WaitingForOthers waiting;
@@ -134,8 +133,8 @@ class BufferMemory {
     void* data = nullptr;
     cudaError_t status = take(data, bytes);
     if (status == cudaErrorMemoryAllocation) {
-      // What was freed last is still in use by what the streams have before them, and the pool may
-      // keep pieces that are too small.
+      // Memory freed last may still be in use by earlier work, and the pool's pieces may be too
+      // small.
       static_cast<void>(cudaGetLastError());
       cuda_check(cudaStreamSynchronize(stream_), "wait for freed device memory");
       cuda_check(cudaMemPoolTrimTo(pool_, 0), "give freed device memory back");
@@ -159,15 +158,15 @@ class BufferMemory {
 
   void free(std::byte* data) noexcept {
     const Turn turn(mutex_);
-    // Memory that may still be in use is better lost than given out again.
+    // Rather leaks memory that may still be in use than reuses it.
     if (wait_for_streams(stream_) == cudaSuccess) {
       static_cast<void>(cudaFreeAsync(data, stream_));
     }
-    // At process exit the driver may be gone before a buffer; nobody may be blamed for it later.
+    // At exit the driver may be gone before a buffer; later calls must not see the error.
     static_cast<void>(cudaGetLastError());
   }
 
-  /// `call` is given the stream and ends before this returns.
+  /// Runs `call` on the stream and waits for its end.
   template <class Call>
   void in_order(const char* what, const Call& call) {
     const Turn turn(mutex_);
@@ -177,16 +176,16 @@ class BufferMemory {
   }
 
  private:
-  /// A thread's use of the stream, which may stand behind NCCL, so behind other ranks: who waits
-  /// for it, or for a thread that does, waits for them.
+  /// A thread's use of the stream. Counts as waiting for others, because the stream may wait for
+  /// NCCL and thus for other ranks.
   struct Turn {
     explicit Turn(std::mutex& mutex) : lock(mutex) {}
     WaitingForOthers waiting;
     std::lock_guard<std::mutex> lock;
   };
 
-  /// What freed memory is kept up to, so that scratch that grows does not go to the driver. More is
-  /// given back at the next wait: to NCCL, to another rank of the device, to the next phase.
+  /// Freed memory kept for growing scratch. More is returned at the next wait: to NCCL, another
+  /// rank of the device, the next phase.
   static constexpr std::uint64_t kKeptBytes = std::uint64_t{256} << 20;
 
   BufferMemory() {
@@ -215,7 +214,7 @@ class BufferMemory {
     return cudaMallocFromPoolAsync(&data, bytes == 0 ? 1 : bytes, pool_, stream_);
   }
 
-  /// 0 where there is no pool yet.
+  /// 0 without a pool.
   [[nodiscard]] static std::uint64_t bytes(cudaMemPoolAttr attribute) noexcept {
     const cudaMemPool_t pool = existing_pool().load();
     std::uint64_t value = 0;
@@ -225,7 +224,7 @@ class BufferMemory {
     }
     return value;
   }
-  /// For messages, also of what fails before there is one.
+  /// For messages, also before there is a pool.
   static std::atomic<cudaMemPool_t>& existing_pool() noexcept {
     static std::atomic<cudaMemPool_t> pool = nullptr;
     return pool;
@@ -254,7 +253,7 @@ std::byte* cuda_memory::allocate_pinned(std::size_t bytes) {
 }
 
 void cuda_memory::free_pinned(std::byte* data) noexcept {
-  // It waits for the whole device, so for what stands behind NCCL, behind other ranks.
+  // Waits for the whole device, which may wait for NCCL and thus for other ranks.
   const WaitingForOthers waiting;
   static_cast<void>(cudaFreeHost(data));
   static_cast<void>(cudaGetLastError());
@@ -280,7 +279,7 @@ void cuda_memory::copy(void* to, Device to_device, const void* from, Device from
 
 namespace {
 
-/// Bytes of the selected device: free, those that the pools hold unused included, and all.
+/// Bytes of the selected device: free, including unused pool memory, and total.
 bool memory_of_device(std::size_t& available, std::size_t& total) {
   BufferMemory::settle();
   if (cudaMemGetInfo(&available, &total) != cudaSuccess) {

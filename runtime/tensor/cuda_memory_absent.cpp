@@ -1,4 +1,4 @@
-/// The CPU-only build's side of cuda_memory.h.
+/// cuda_memory.h in CPU-only builds.
 
 #include "runtime/error.h"
 #include "runtime/tensor/cuda_memory.h"

@@ -20,8 +20,8 @@ namespace {
 
 cudaDataType_t cuda_type(DType type) { return type == DType::float32 ? CUDA_R_32F : CUDA_R_16BF; }
 
-/// The largest power of two that divides an address, up to what loads of 16 bytes ask for: an
-/// algorithm, and with it the order of sums, is not to depend on more of where a matrix lies.
+/// Returns the largest power of two that divides an address, at most 16: an algorithm, and thus the
+/// order of sums, must not depend on more of the address.
 std::uint32_t alignment(const void* address) {
   constexpr std::uintptr_t kMost = 16;
   const auto at = reinterpret_cast<std::uintptr_t>(address);
@@ -48,8 +48,8 @@ cublasLtMatrixLayout_t layout(DType type, bool transposed, std::int64_t rows,
   return made;
 }
 
-/// Numbers of rows that one algorithm serves: up to the next power of two from 8 on, beyond 128 the
-/// next multiple of 64. Returns the largest of them.
+/// Returns the largest row count of the class that shares an algorithm: powers of two from 8 to
+/// 128, then multiples of 64.
 std::int64_t row_class(std::int64_t rows) {
   constexpr std::int64_t kFewest = 8;
   constexpr std::int64_t kStep = 64;
@@ -100,7 +100,7 @@ CudaProducts::Kind CudaProducts::kind_of(const MatrixProduct& product) {
             .n = product.n,
             .k = product.k};
   if (product.row_invariant) {
-    // Alike for all rows.
+    // The same for all rows.
     constexpr std::uint32_t kWord = 16;
     expect(kind.a_alignment == kWord && kind.b_alignment == kWord && kind.c_alignment == kWord &&
                storage_bytes(product.k, product.operands) % kWord == 0 &&
@@ -120,7 +120,7 @@ CudaProducts::Plan CudaProducts::describe_plan(const Kind& kind) const {
           CUDA_R_32F),
       "describe a product");
   plan.description.reset(description);
-  // By columns the matrices are their transposes: cᵀ [n, m] = op(b)ᵀ [n, k] · op(a)ᵀ [k, m].
+  // Column-major, the matrices are transposed: cᵀ [n, m] = op(b)ᵀ [n, k] · op(a)ᵀ [k, m].
   describe(plan.description, CUBLASLT_MATMUL_DESC_TRANSA,
            kind.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   describe(plan.description, CUBLASLT_MATMUL_DESC_TRANSB,
@@ -128,7 +128,7 @@ CudaProducts::Plan CudaProducts::describe_plan(const Kind& kind) const {
   if (kind.bias) {
     describe(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     describe(plan.description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(kind.result));
-    // Without one there may be no algorithm; run() has the bias itself.
+    // Without a pointer there may be no algorithm; multiply() sets the real bias.
     describe(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
              static_cast<const void*>(workspace_.data()));
   }
@@ -149,8 +149,8 @@ std::vector<cublasLtMatmulAlgo_t> CudaProducts::algorithms(const Kind& kind, con
         "ask for an algorithm");
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kProductWorkspaceBytes);
-  // Partial sums are added in float32 and in one order, or there are none: the bias of a bfloat16
-  // result may be added to what their addition has rounded already.
+  // Partial sums are added in float32, in one order. Row-invariant products have none, nor do
+  // bfloat16 results with a bias, which might be added after their sum is rounded.
   const bool whole_sums = kind.row_invariant || (kind.bias && kind.result == DType::bfloat16);
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
          static_cast<std::uint32_t>(whole_sums ? CUBLASLT_REDUCTION_SCHEME_NONE
@@ -205,7 +205,7 @@ bool CudaProducts::serves(const cublasLtMatmulAlgo_t& algorithm, const Plan& pla
          result.workspaceSize <= kProductWorkspaceBytes;
 }
 
-/// Tries the algorithms of a row-invariant product, on equal rows.
+/// Tries the algorithms of a row-invariant product on equal rows.
 class RowAlgorithms {
  public:
   RowAlgorithms(CudaProducts& products, const MatrixProduct& product, std::int64_t max_rows)
@@ -227,7 +227,7 @@ class RowAlgorithms {
     }
   }
 
-  /// Gives each class of rows the fastest of the algorithms whose bits most have.
+  /// Gives each class of rows the fastest of the algorithms that give the most common bits.
   void choose(std::map<CudaProducts::Kind, cublasLtMatmulAlgo_t>& chosen) {
     for (Candidate& candidate : candidates_) {
       candidate.bits = bits(candidate.algorithm, candidate.smallest);
@@ -259,9 +259,9 @@ class RowAlgorithms {
   using Bits = std::vector<std::byte>;
   struct Candidate {
     cublasLtMatmulAlgo_t algorithm;
-    std::int64_t smallest;  ///< Of the rows that it was proposed for …
+    std::int64_t smallest;  ///< Row counts that it was proposed for: smallest …
     std::int64_t largest;   ///< … and the largest.
-    Bits bits = {};         ///< Of a row; empty: they differ between these.
+    Bits bits = {};         ///< Of a row; empty if they differ between these.
   };
   struct RowsOfClass {
     std::int64_t smallest;
@@ -272,7 +272,7 @@ class RowAlgorithms {
   static constexpr std::int64_t kMaxBytes = std::int64_t{160} << 20;
   static constexpr int kMaxCandidates = 8;
 
-  /// A row of numbers between 1 and 2, of either sign, and copies of it.
+  /// Copies of one row of numbers between 1 and 2, of either sign.
   void fill_rows() {
     std::vector<std::uint16_t> row(static_cast<std::size_t>(product_.k));
     std::uint32_t state = 1;
@@ -326,7 +326,7 @@ class RowAlgorithms {
     return true;
   }
 
-  /// Returns a row's results beside m − 1 equal rows; empty if the rows' results differ.
+  /// Returns the result of one of m equal rows; empty if theirs differ.
   [[nodiscard]] Bits bits(const cublasLtMatmulAlgo_t& algorithm, std::int64_t m) {
     CudaProducts::Plan plan = products_.describe_plan(kind(m));
     plan.algorithm = algorithm;
@@ -359,7 +359,7 @@ class RowAlgorithms {
         counts, {}, [](const auto& bits_and_count) { return bits_and_count.second; });
     return most == counts.end() ? Bits{} : most->first;
   }
-  /// Algorithms that were proposed for other numbers of rows and serve these, too.
+  /// Returns algorithms proposed for other row counts that also serve these.
   [[nodiscard]] std::vector<std::size_t> agreeing_of_others(const RowsOfClass& rows,
                                                             const Bits& common) {
     std::vector<std::size_t> found;
@@ -372,7 +372,7 @@ class RowAlgorithms {
     }
     return found;
   }
-  /// The first, unless another is faster by more than chance.
+  /// Returns the first, unless another is faster beyond noise.
   [[nodiscard]] std::size_t fastest(const std::vector<std::size_t>& some, std::int64_t m) {
     constexpr double kChance = 0.97;
     std::size_t best = some.front();
@@ -392,7 +392,7 @@ class RowAlgorithms {
   [[nodiscard]] double seconds_of(const cublasLtMatmulAlgo_t& algorithm, std::int64_t m) {
     using Clock = std::chrono::steady_clock;
     constexpr int kTimes = 2;
-    const int products = m <= 128 ? 12 : 4;  // Long enough for the host's launches not to count.
+    const int products = m <= 128 ? 12 : 4;  // Hides the host's launches.
     CudaProducts::Plan plan = products_.describe_plan(kind(m));
     plan.algorithm = algorithm;
     double seconds = std::numeric_limits<double>::max();

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Matrix products by cuBLASLt. Seen only by CUDA builds.
+/// Matrix products by cuBLASLt. Only in CUDA builds.
 
 #include <cublasLt.h>
 
@@ -17,36 +17,35 @@
 
 namespace jforge {
 
-/// Throws unless `status` says success, as cuda_check() does.
+/// As cuda_check().
 void cublas_check(cublasStatus_t status, const char* what,
                   std::source_location where = std::source_location::current());
 
-/// Products on one stream, with a workspace of their own. float32 operands are multiplied as
-/// float32 (no TF32), sums are float32, and none is left to chance: equal calls give equal bits.
-/// How a product is computed is asked once for its shape, types and alignment and then kept; a
-/// call that came before allocates nothing and asks nothing. Batches of days have any number of
-/// rows: of kMostPlans different products those go that were not used for longest.
+/// Products on one stream with an own workspace. float32 operands are multiplied in float32 (no
+/// TF32), sums are float32, and equal calls give equal bits. The algorithm for a shape, types and
+/// alignment is chosen once and cached, so that repeated calls do not allocate. Of kMostPlans
+/// cached products the least recently used half is dropped.
 ///
-/// Row-invariant products rest on this: algorithms of cuBLASLt that do not split k add up an
-/// element in one order, whatever the shape of their tiles, so that they give a row the same bits.
-/// An H200 showed it (results/reference/gpu_h200.md); prepare_rows() makes sure of it and takes the
-/// fastest of those that agree.
+/// Row-invariant products assume that cuBLASLt algorithms that do not split k add up an element in
+/// one order for any tile shape, so that a row gets the same bits. An H200 showed it
+/// (results/reference/gpu_h200.md); prepare_rows() verifies it and takes the fastest of those that
+/// agree.
 class CudaProducts {
  public:
   static constexpr std::size_t kMostPlans = 4096;
   CudaProducts(const CudaStream& stream, MemoryAccount& account);
-  /// Throws EnvironmentError when cuBLAS has no way to compute it on this device.
+  /// Throws EnvironmentError if cuBLAS has no algorithm for it on this device.
   void run(const MatrixProduct& product);
-  /// Chooses the algorithms of a row-invariant product for up to `max_rows` rows; more rows, up to
-  /// any number, take the last. Tries them on equal rows by product.b; a, c and m are not used.
-  /// Throws EnvironmentError if none serve all numbers of rows with equal bits. Waits for the
-  /// device; takes up to some 200 MB of it meanwhile.
+  /// Chooses the algorithms of a row-invariant product for up to `max_rows` rows; more rows use the
+  /// last. Tries them on equal rows by product.b; ignores a, c and m. Throws EnvironmentError if
+  /// none serve all row counts with equal bits. Waits for the device and takes up to some 200 MB of
+  /// it meanwhile.
   void prepare_rows(const MatrixProduct& product, std::int64_t max_rows);
-  /// Different products that are known.
+  /// Cached products.
   [[nodiscard]] std::size_t size() const noexcept { return plans_.size(); }
 
  private:
-  /// What tells one way of computing from another.
+  /// Cache key.
   struct Kind {
     bool transpose_a, transpose_b, accumulate, bias, row_invariant;
     DType operands, result;
@@ -66,14 +65,14 @@ class CudaProducts {
   using Layout = Owner<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
   struct Plan {
     Owner<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> description;
-    Layout a, b, c;  ///< By columns: of the transposed matrices.
+    Layout a, b, c;  ///< Column-major: transposed.
     cublasLtMatmulAlgo_t algorithm{};
-    std::uint64_t used = 0;  ///< The last of runs_.
+    std::uint64_t used = 0;  ///< runs_ at the last use.
   };
   [[nodiscard]] static Kind kind_of(const MatrixProduct& product);
   /// Without its algorithm.
   [[nodiscard]] Plan describe_plan(const Kind& kind) const;
-  /// At most `count`, the one that the library holds for the fastest first.
+  /// At most `count`, the library's fastest first.
   [[nodiscard]] std::vector<cublasLtMatmulAlgo_t> algorithms(const Kind& kind, const Plan& plan,
                                                              int count) const;
   [[nodiscard]] Plan make_plan(const Kind& kind) const;
@@ -86,7 +85,7 @@ class CudaProducts {
   Buffer workspace_;
   Owner<cublasLtHandle_t, cublasLtDestroy> handle_;
   std::map<Kind, Plan> plans_;
-  /// For row-invariant products; `m` of a key is the largest number of rows of its class.
+  /// Row-invariant products; `m` of a key is the largest row count of its class.
   std::map<Kind, cublasLtMatmulAlgo_t> row_algorithms_;
   std::uint64_t runs_ = 0;
 };

@@ -1,7 +1,6 @@
 #pragma once
 
-/// A queue of a CUDA device for what runs beside its kernels, without CUDA's headers: as
-/// cuda_memory.h.
+/// A CUDA queue without CUDA's headers, as cuda_memory.h.
 
 #include <memory>
 
@@ -12,8 +11,8 @@ namespace jforge {
 /// The calling thread's device (select_cuda_device).
 [[nodiscard]] int selected_cuda_device();
 
-/// A stream of the selected device. Copies between it and page-locked memory (HostMemory) run
-/// beside kernels and the host.
+/// A stream of the selected device. Copies between it and page-locked memory run beside kernels and
+/// the host.
 [[nodiscard]] std::unique_ptr<Queue> make_cuda_queue();
 
 }  // namespace jforge

@@ -1,4 +1,4 @@
-/// The CPU-only build's side of cuda_queue.h.
+/// cuda_queue.h in CPU-only builds.
 
 #include "runtime/tensor/cuda_memory.h"
 #include "runtime/tensor/cuda_queue.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-/// A stream as a queue, and places in its order, for which other streams wait without the host.
+/// A stream as a queue, with places in its order that other streams wait for on the device.
 
 #include <algorithm>
 #include <memory>
@@ -12,7 +12,6 @@
 
 namespace jforge {
 
-/// A place in a stream's order.
 class StreamPlace : public Event::Source {
  public:
   [[nodiscard]] bool reached(std::uint64_t /*place*/) const override { return event.reached(); }
@@ -21,8 +20,7 @@ class StreamPlace : public Event::Source {
   CudaEvent event;
 };
 
-/// Places that are used again when no event is of them any more; new ones are made of the arguments
-/// that follow the stream. One thread at a time.
+/// Reuses places that no event refers to; makes new ones from `arguments`. Not thread-safe.
 template <class Place = StreamPlace>
 class StreamPlaces {
  public:
@@ -40,8 +38,8 @@ class StreamPlaces {
   std::vector<std::shared_ptr<Place>> places_;
 };
 
-/// What `stream` is given from now on begins after `event`. Another stream's place orders the two
-/// on the device; what happens on the host is waited for there.
+/// Later work of `stream` begins after `event`: ordered on the device if it is another stream's
+/// place, else by waiting on the host.
 inline void wait_in_stream(const Event& event, const CudaStream& stream) {
   if (const auto* place = dynamic_cast<const StreamPlace*>(event.source())) {
     place->event.before(stream);

@@ -1,7 +1,6 @@
 #pragma once
 
-/// Non-owning views of dense row-major tensors. A view never owns, never frees and never changes
-/// shape.
+/// Non-owning views of dense row-major tensors; a view never changes its shape.
 
 #include <array>
 #include <concepts>
@@ -18,7 +17,7 @@
 
 namespace jforge {
 
-/// Element types. The values are on disk (checkpoints): append, never renumber.
+/// Values are on disk (checkpoints): append, never renumber.
 enum class DType : std::uint8_t {
   float32 = 0,
   bfloat16 = 1,
@@ -29,10 +28,8 @@ enum class DType : std::uint8_t {
   float64 = 6
 };
 
-/// Where the bytes live.
 enum class Device : std::uint8_t { cpu = 0, cuda = 1 };
 
-/// Bytes of one element.
 [[nodiscard]] constexpr std::size_t dtype_bytes(DType dtype) noexcept {
   switch (dtype) {
     case DType::float32:
@@ -50,14 +47,13 @@ enum class Device : std::uint8_t { cpu = 0, cuda = 1 };
   return 0;
 }
 
-/// "float32", "bfloat16", …
-/// Bytes that so many elements take.
 [[nodiscard]] constexpr std::size_t storage_bytes(std::int64_t elements, DType dtype) noexcept {
   return static_cast<std::size_t>(elements) * dtype_bytes(dtype);
 }
+/// "float32", "bfloat16", …
 [[nodiscard]] std::string dtype_name(DType dtype);
 
-/// Up to four dimensions, row-major and dense.
+/// Up to four dimensions.
 class Shape {
  public:
   static constexpr int kMaxRank = 4;
@@ -71,7 +67,7 @@ class Shape {
   [[nodiscard]] constexpr std::int64_t operator[](int dim) const noexcept {
     return dims_[static_cast<std::size_t>(dim)];
   }
-  /// Product of the dimensions; 1 for rank 0.
+  /// 1 for rank 0.
   [[nodiscard]] constexpr std::int64_t elements() const noexcept {
     std::int64_t product = 1;
     for (int i = 0; i < rank_; ++i) {
@@ -116,7 +112,7 @@ struct DTypeOf<std::uint8_t> {
   static constexpr DType value = DType::uint8;
 };
 
-/// Shared by the mutable and the read-only view; `Void` is `void` or `const void`.
+/// `Void` is `void` or `const void`.
 template <class Void>
 class BasicTensorView {
  public:
@@ -132,7 +128,7 @@ class BasicTensorView {
     DTypeOf<std::remove_const_t<T>>::value;
   } && std::convertible_to<T*, Void*> BasicTensorView(T* data, Shape shape)
   noexcept : data_(data), shape_(shape), dtype_(DTypeOf<std::remove_const_t<T>>::value) {}
-  /// A mutable view converts to a read-only one.
+  /// Converts a mutable view to a read-only one.
   template <class Other>
   requires(std::is_const_v<Void> && !std::is_const_v<Other>)
       BasicTensorView(const BasicTensorView<Other>& other)
@@ -147,7 +143,7 @@ class BasicTensorView {
   [[nodiscard]] std::int64_t dim(int index) const noexcept { return shape_[index]; }
   [[nodiscard]] std::int64_t elements() const noexcept { return shape_.elements(); }
   [[nodiscard]] std::size_t bytes() const noexcept { return storage_bytes(elements(), dtype_); }
-  /// Typed pointer to the first element. Throws InternalError when T is not the element type.
+  /// Throws InternalError if T is not the element type.
   template <class T>
   [[nodiscard]] Element<T>* data(
       std::source_location where = std::source_location::current()) const {
@@ -155,7 +151,7 @@ class BasicTensorView {
            where);
     return static_cast<Element<T>*>(data_);
   }
-  /// All elements as a span. Throws InternalError for a tensor that is not in host memory.
+  /// Throws InternalError for a device tensor.
   template <class T>
   [[nodiscard]] std::span<Element<T>> span(
       std::source_location where = std::source_location::current()) const {
@@ -187,7 +183,6 @@ class BasicTensorView {
     return {static_cast<Byte*>(data_) + static_cast<std::size_t>(begin) * row_bytes, dtype_, shape,
             device_};
   }
-  /// The same elements under another shape of equal size.
   [[nodiscard]] BasicTensorView reshaped(Shape shape) const {
     expect(shape.elements() == elements(), "reshape changes the number of elements");
     return {data_, dtype_, shape, device_};
@@ -201,13 +196,11 @@ class BasicTensorView {
 };
 }  // namespace detail
 
-/// View through which elements may be written.
 using TensorView = detail::BasicTensorView<void>;
-/// Read-only view; a TensorView converts to it.
+/// A TensorView converts to it.
 using ConstTensorView = detail::BasicTensorView<const void>;
 
-/// Throws InternalError "NAME has shape [..], expected [..]" on a mismatch: every kernel's entry
-/// check.
+/// Throws InternalError "NAME has shape [..], expected [..]" on a mismatch.
 void expect_shape(const ConstTensorView& view, const Shape& shape, const char* name,
                   std::source_location where = std::source_location::current());
 
