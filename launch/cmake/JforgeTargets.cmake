@@ -25,8 +25,8 @@ function(jforge_embed_text out file symbol)
   set(${out} "${source}" PARENT_SCOPE)
 endfunction()
 
-# -O1 saves a fifth of the tests' compile time.
-set(JFORGE_TEST_OPTIONS $<$<CONFIG:Release>:-O1>)
+# For code that computes little, such as tests and commands: saves a fifth of the compile time.
+set(JFORGE_QUICK_COMPILE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
 
 # Open MPI's plug-ins leak and are unloaded before LeakSanitizer can name them, so MPI programs run without it.
 set(JFORGE_MPI_TEST_ENVIRONMENT "")
@@ -44,7 +44,7 @@ function(add_jforge_test)
   endif()
   add_executable(${ARG_NAME} ${ARG_SOURCES})
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_LINK} jforge_compile_options GTest::gmock)
-  target_compile_options(${ARG_NAME} PRIVATE ${JFORGE_TEST_OPTIONS})
+  target_compile_options(${ARG_NAME} PRIVATE ${JFORGE_QUICK_COMPILE})
   # Precompiled headers require equal options.
   if(NOT "OpenMP::OpenMP_CXX" IN_LIST ARG_LINK)
     target_precompile_headers(${ARG_NAME} REUSE_FROM jforge_test_headers)
