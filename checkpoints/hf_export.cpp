@@ -21,6 +21,7 @@
 #include "checkpoints/hf_model.h"
 #include "checkpoints/safetensors.h"
 #include "data/tokenizer/unicode.h"
+#include "model/transformer/layer_plan.h"
 #include "runtime/bounded_json.h"
 #include "runtime/contained_file.h"
 #include "runtime/durable_file.h"
@@ -131,9 +132,8 @@ OrderedJson new_config(const TransformerConfig& config) {
     root["sliding_window"] = nullptr;
   }
   if (family.some_layers_without_rope) {
-    for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
-      const bool rotates = config.rope_of(layer).scaling != RotaryScaling::off;
-      root["no_rope_layers"].push_back(rotates ? 1 : 0);
+    for (const RotarySettings& rope : LayerPlan(config).rope) {
+      root["no_rope_layers"].push_back(rope.scaling == RotaryScaling::off ? 0 : 1);
     }
   }
   if (!config.eos_ids.empty()) {

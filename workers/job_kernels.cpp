@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "model/kernels/kernel_arguments.h"
+#include "model/transformer/layer_plan.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/comm/local_rank.h"
@@ -89,9 +90,7 @@ std::unique_ptr<KernelSet> make_job_kernels(const Communicator& comm, DeviceChoi
 }
 
 void expect_attention(Device device, const TransformerConfig& model) {
-  expect_heads(
-      device,
-      {.heads = model.num_heads, .key_heads = model.num_kv_heads, .size = model.head_size()});
+  expect_heads(device, LayerPlan(model).heads);
 }
 
 void warn_of_rounding(const Communicator& comm, WeightStorage decode_weights) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 
+#include "model/transformer/layer_plan.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/tensor/buffer.h"
 #include "workers/train/peak_flops.h"
@@ -16,7 +17,7 @@ namespace {
 
 // Returns the FLOPs of attention's forward in all layers for a row that sees `context` positions.
 double attention_flops(const TransformerConfig& model, double context) {
-  return 4 * static_cast<double>(model.num_layers * model.num_heads * model.head_size()) * context;
+  return 4 * static_cast<double>(model.num_layers * LayerPlan(model).query) * context;
 }
 
 double best_read_speed(KernelSet& kernels) {
@@ -44,13 +45,8 @@ double best_read_speed(KernelSet& kernels) {
 }  // namespace
 
 double matrix_weights(const TransformerConfig& model) {
-  const auto hidden = static_cast<double>(model.hidden_size);
-  const auto query = static_cast<double>(model.num_heads * model.head_size());
-  const auto kv = static_cast<double>(model.num_kv_heads * model.head_size());
-  const double layer = 2 * hidden * query + 2 * hidden * kv +
-                       3 * hidden * static_cast<double>(model.intermediate_size);
-  return static_cast<double>(model.num_layers) * layer +
-         static_cast<double>(model.vocabulary_size) * hidden;
+  return static_cast<double>(model.num_layers * LayerPlan(model).elements(2) +
+                             model.vocabulary_size * model.hidden_size);
 }
 
 MachineSpeed sheet_speed(const KnownDevice& device, DType decoding, DType training, int ranks) {

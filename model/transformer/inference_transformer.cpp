@@ -23,23 +23,12 @@ namespace {
 
 constexpr std::int32_t kDefaultMaxRows = 1024;
 
-/// One layer ready for decoding. Norms and biases are read in place from the flat vector, or from a
-/// copy where the kernels compute on another device.
+/// One layer ready for decoding.
 struct LayerWeights {
-  ConstTensorView input_norm;
-  ConstTensorView q_bias;
-  ConstTensorView k_bias;
-  ConstTensorView v_bias;
-  ConstTensorView q_norm;  ///< [D], as k_norm; empty where the model has none.
-  ConstTensorView k_norm;
-  ConstTensorView attention_norm;
-  std::unique_ptr<PackedWeight> q;
-  std::unique_ptr<PackedWeight> k;
-  std::unique_ptr<PackedWeight> v;
-  std::unique_ptr<PackedWeight> o;
-  std::unique_ptr<PackedWeight> gate;
-  std::unique_ptr<PackedWeight> up;
-  std::unique_ptr<PackedWeight> down;
+  /// Norms and biases, in place in the flat vector, or copies if the kernels compute elsewhere;
+  /// empty if layers have none.
+  PerLayerWeight<ConstTensorView> vectors;
+  PerLayerWeight<std::unique_ptr<PackedWeight>> matrices;
 };
 
 /// Works of a plan (DecodePlan::run).
@@ -48,12 +37,12 @@ constexpr std::int32_t kHiddenStates = 1;
 
 /// Elements of a row in each buffer of a Workspace.
 struct RowElements {
-  RowElements(const TransformerConfig& config, WeightStorage weights, Device device)
+  RowElements(const LayerPlan& plan, WeightStorage weights, Device device)
       : activation(activation_type(weights, device)),
-        hidden(config.hidden_size),
-        query(config.num_heads * config.head_size()),
-        key_value(config.num_kv_heads * config.head_size()),
-        wide(config.intermediate_size) {}
+        hidden(plan.hidden),
+        query(plan.query),
+        key_value(plan.key_value),
+        wide(plan.wide) {}
   /// Bytes of one row: residual stream, branch, queries, keys and values are float32; normed rows,
   /// attention's output and the three wide tensors have the activation type.
   [[nodiscard]] std::size_t bytes() const {
@@ -111,8 +100,8 @@ struct Workspace {
 };
 
 /// The keys or values of a layer.
-Shape cache_shape(const TransformerConfig& config, std::int64_t pages) {
-  return {pages, kCachePageRows, config.num_kv_heads, config.head_size()};
+Shape cache_shape(const AttentionHeads& heads, std::int64_t pages) {
+  return {pages, kCachePageRows, heads.key_heads, heads.size};
 }
 
 }  // namespace
@@ -173,6 +162,7 @@ struct InferenceTransformer::State {
   }
 
   const TransformerConfig config;
+  const LayerPlan layer_plan;
   const Options options;
   KernelSet& kernels;
   MemoryAccount& account;
@@ -200,10 +190,6 @@ std::int64_t slot_pages(const InferenceTransformer::Options& options) {
   return cache_pages(options.slot_capacity, options.branch_rows);
 }
 
-AttentionHeads heads_of(const TransformerConfig& config) {
-  return {.heads = config.num_heads, .key_heads = config.num_kv_heads, .size = config.head_size()};
-}
-
 InferenceTransformer::Options resolve(InferenceTransformer::Options options) {
   expect(options.num_slots >= 1, "num_slots must be at least 1");
   expect(options.slot_capacity >= 1, "slot_capacity must be at least 1");
@@ -229,7 +215,7 @@ DType embedding_type(WeightStorage weights, Device device) { return cache_type(w
 /// Nothing that might fit is refused: matrices that stay as they are may prove to be bfloat16.
 void expect_room(const TransformerConfig& config, bool embedding_is_there, const KernelSet& kernels,
                  const MemoryAccount& account, InferenceTransformer::Options options) {
-  expect_heads(kernels.device(), heads_of(config));
+  expect_heads(kernels.device(), LayerPlan(config).heads);
   const std::optional<std::uint64_t> available =
       kernels.device() == Device::cpu ? std::nullopt : cuda_memory::available();
   if (!available) {
@@ -274,14 +260,15 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
                                    bool stays, KernelSet& set, MemoryAccount& memory,
                                    Options chosen)
     : config(model_config),
+      layer_plan(config),
       options(resolve(chosen)),
       kernels(set),
       account(memory),
       pages(options.cache_pages, options.num_slots, slot_pages(options)),
-      work({config, options.weights, set.device()}, options.max_rows, account, set.device()),
-      plan(set.make_decode_plan(heads_of(config), cache_type(options.weights, set.device()),
+      work({layer_plan, options.weights, set.device()}, options.max_rows, account, set.device()),
+      plan(set.make_decode_plan(layer_plan.heads, cache_type(options.weights, set.device()),
                                 options.max_rows, account)),
-      branches(set.make_decode_plan(heads_of(config), plan->cache_type(), 0, account)),
+      branches(set.make_decode_plan(layer_plan.heads, plan->cache_type(), 0, account)),
       filled(static_cast<std::size_t>(options.num_slots), 0),
       checked(static_cast<std::size_t>(options.num_slots), -1) {
   const ModelParameters model(config, table);
@@ -303,27 +290,24 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
   embedding = view(model.embedding, embedding_type(options.weights, kernels.device()));
   final_norm = view(model.final_norm);
   head = pack(model.head);
-  const RowElements row(config, options.weights, kernels.device());
-  const std::int64_t group_rows = row.query + 2 * row.key_value;
+  const std::int64_t group_rows = layer_plan.query + 2 * layer_plan.key_value;
   for (const LayerParameters& layer : model.layers) {
+    auto& [vectors, matrices] = layers.emplace_back();
+    for (const PlannedWeight& planned : layer_plan.weights) {
+      if (planned.shape.rank() == 1) {
+        vectors[planned.weight] = view(layer[planned.weight]);
+      }
+    }
+    using enum LayerWeight;
+    const bool bias = layer[q_bias] != nullptr;
     // In the order in which attend() names them.
-    auto k = pack(layer.k_weight, {.bias = layer.k_bias != nullptr, .group_rows = group_rows});
-    auto v = pack(layer.v_weight, {.bias = layer.v_bias != nullptr, .after = k.get()});
-    auto q = pack(layer.q_weight, {.bias = layer.q_bias != nullptr, .after = v.get()});
-    layers.push_back({.input_norm = view(layer.input_norm),
-                      .q_bias = view(layer.q_bias),
-                      .k_bias = view(layer.k_bias),
-                      .v_bias = view(layer.v_bias),
-                      .q_norm = view(layer.q_norm),
-                      .k_norm = view(layer.k_norm),
-                      .attention_norm = view(layer.attention_norm),
-                      .q = std::move(q),
-                      .k = std::move(k),
-                      .v = std::move(v),
-                      .o = pack(layer.o_weight),
-                      .gate = pack(layer.gate_weight, wide),
-                      .up = pack(layer.up_weight, wide),
-                      .down = pack(layer.down_weight)});
+    matrices[k] = pack(layer[k], {.bias = bias, .group_rows = group_rows});
+    matrices[v] = pack(layer[v], {.bias = bias, .after = matrices[k].get()});
+    matrices[q] = pack(layer[q], {.bias = bias, .after = matrices[v].get()});
+    matrices[o] = pack(layer[o]);
+    matrices[gate] = pack(layer[gate], wide);
+    matrices[up] = pack(layer[up], wide);
+    matrices[down] = pack(layer[down]);
   }
   allocate_cache();
 }
@@ -344,7 +328,7 @@ void InferenceTransformer::State::allocate_cache() {
   const auto left = [&](double free) { return std::min(kMostLeft, kShareLeft * free); };
   for (;;) {
     std::int64_t most = count - 1;  // Of the next try.
-    const Shape shape = cache_shape(config, count);
+    const Shape shape = cache_shape(layer_plan.heads, count);
     const std::size_t bytes = storage_bytes(shape.elements(), plan->cache_type());
     try {
       for (std::size_t layer = 0; layer < layers.size(); ++layer) {
@@ -466,27 +450,29 @@ void InferenceTransformer::State::attend(const LayerWeights& layer, std::size_t 
                                          DecodeRows which) {
   const std::int64_t all = plan->num_rows(DecodeRows::all);
   const std::int64_t rows = plan->num_rows(which);
-  const Shape flat_keys{all, config.num_kv_heads * config.head_size()};
-  const TensorView keys = work.k.floats({all, config.num_kv_heads, config.head_size()});
-  const TensorView queries = work.q.floats({rows, config.num_heads, config.head_size()});
-  const std::int64_t query_size = config.num_heads * config.head_size();
-  const Shape flat{rows, query_size};
+  const AttentionHeads& heads = layer_plan.heads;
+  const Shape flat_keys{all, layer_plan.key_value};
+  const TensorView keys = work.k.floats({all, heads.key_heads, heads.size});
+  const TensorView queries = work.q.floats({rows, heads.heads, heads.size});
+  const Shape flat{rows, layer_plan.query};
+  const auto& [vectors, matrices] = layer;
+  using enum LayerWeight;
   const std::array<Projection, 3> projections{
-      Projection{*layer.k, layer.k_bias, work.k.floats(flat_keys)},
-      Projection{*layer.v, layer.v_bias, work.v.floats(flat_keys)},
-      Projection{*layer.q, layer.q_bias, work.q.floats({all, query_size})}};
+      Projection{*matrices[k], vectors[k_bias], work.k.floats(flat_keys)},
+      Projection{*matrices[v], vectors[v_bias], work.v.floats(flat_keys)},
+      Projection{*matrices[q], vectors[q_bias], work.q.floats({all, layer_plan.query})}};
   kernels.invariant_linears(work.of(work.normed, {all, config.hidden_size}), projections);
   if (which == DecodeRows::kept && !plan->keeps_all()) {
     kernels.keep_rows(*plan, work.stream.floats({all, config.hidden_size}));
-    kernels.keep_rows(*plan, work.q.floats({all, query_size}));
+    kernels.keep_rows(*plan, work.q.floats({all, layer_plan.query}));
   }
   kernels.rotate_and_write(*plan, which, queries, keys, work.v.floats(keys.shape()),
-                           {layer.q_norm, layer.k_norm, static_cast<float>(config.rms_norm_eps)},
-                           config.rope_of(static_cast<std::int64_t>(index)), cache[index]);
+                           {vectors[q_norm], vectors[k_norm], layer_plan.epsilon},
+                           layer_plan.rope[index], cache[index]);
   if (rows > 0) {
     kernels.cached_attention(*plan, which, queries, cache[index],
                              work.of(work.attention, queries.shape()));
-    kernels.invariant_linear(work.of(work.attention, flat), *layer.o, {},
+    kernels.invariant_linear(work.of(work.attention, flat), *matrices[o], {},
                              work.branch.floats({rows, config.hidden_size}));
   }
 }
@@ -496,11 +482,12 @@ void InferenceTransformer::State::feed_forward(const LayerWeights& layer, std::i
   const TensorView gate = work.of(work.gate, wide);
   const TensorView up = work.of(work.up, wide);
   const TensorView activated = work.of(work.activated, wide);
-  const std::array<Projection, 2> projections{Projection{*layer.gate, {}, gate},
-                                              Projection{*layer.up, {}, up}};
+  const auto& matrices = layer.matrices;
+  const std::array<Projection, 2> projections{Projection{*matrices[LayerWeight::gate], {}, gate},
+                                              Projection{*matrices[LayerWeight::up], {}, up}};
   kernels.invariant_linears(work.of(work.normed, {rows, config.hidden_size}), projections);
   kernels.swiglu(gate, up, activated);
-  kernels.invariant_linear(activated, *layer.down, {},
+  kernels.invariant_linear(activated, *matrices[LayerWeight::down], {},
                            work.branch.floats({rows, config.hidden_size}));
 }
 
@@ -509,7 +496,7 @@ void InferenceTransformer::State::add_and_norm(const ConstTensorView& weight, st
   const TensorView normed = work.of(work.normed, {rows, config.hidden_size});
   const Shape shape = normed.shape();
   kernels.add_rms_norm(work.branch.floats(shape), work.stream.floats(shape), weight,
-                       static_cast<float>(config.rms_norm_eps), normed, {});
+                       layer_plan.epsilon, normed, {});
 }
 
 void InferenceTransformer::State::plan_chunk(std::span<const DecodeRow> rows) {
@@ -535,8 +522,8 @@ void InferenceTransformer::State::plan_chunk(std::span<const DecodeRow> rows) {
 void InferenceTransformer::State::forward() {
   const Shape all{plan->num_rows(DecodeRows::all), config.hidden_size};
   kernels.embedding(plan->rows(DecodeRows::all), embedding, work.stream.floats(all));
-  kernels.rms_norm(work.stream.floats(all), layers.front().input_norm,
-                   static_cast<float>(config.rms_norm_eps), work.of(work.normed, all), {});
+  kernels.rms_norm(work.stream.floats(all), layers.front().vectors[LayerWeight::attention_norm],
+                   layer_plan.epsilon, work.of(work.normed, all), {});
   for (std::size_t index = 0; index < layers.size(); ++index) {
     const bool last = index + 1 == layers.size();
     const DecodeRows which = last ? DecodeRows::kept : DecodeRows::all;
@@ -545,9 +532,9 @@ void InferenceTransformer::State::forward() {
     if (rows == 0) {
       return;
     }
-    add_and_norm(layers[index].attention_norm, rows);
+    add_and_norm(layers[index].vectors[LayerWeight::feed_forward_norm], rows);
     feed_forward(layers[index], rows);
-    add_and_norm(last ? final_norm : layers[index + 1].input_norm, rows);
+    add_and_norm(last ? final_norm : layers[index + 1].vectors[LayerWeight::attention_norm], rows);
     note_progress();
   }
 }
@@ -693,20 +680,14 @@ void InferenceTransformer::logits(std::span<const DecodeRow> rows, TensorView ou
 std::size_t InferenceTransformer::bytes(const TransformerConfig& config, Options options,
                                         Device device) {
   const Options chosen = resolve(options);
-  const std::int64_t hidden = config.hidden_size;
-  const std::int64_t query = config.num_heads * config.head_size();
-  const std::int64_t key_value = config.num_kv_heads * config.head_size();
-  const std::int64_t embedding = config.vocabulary_size * hidden;
-  const std::int64_t layer =
-      hidden * (2 * query + 2 * key_value) + 3 * hidden * config.intermediate_size;
-  const std::int64_t packed = config.num_layers * layer + embedding;
+  const LayerPlan plan(config);
+  const std::int64_t packed =
+      plan.num_layers() * plan.elements(2) + config.vocabulary_size * plan.hidden;
   std::int64_t floats = 0;
   if (device != Device::cpu) {
-    const std::int64_t biases = config.attention_bias() ? query + 2 * key_value : 0;
-    const std::int64_t head_norms = config.query_key_norms() ? 2 * config.head_size() : 0;
-    floats += hidden + config.num_layers * (2 * hidden + biases + head_norms);
+    floats += plan.hidden + plan.num_layers() * plan.elements(1);
   }
-  const RowElements row(config, chosen.weights, device);
+  const RowElements row(plan, chosen.weights, device);
   if (row.activation == DType::bfloat16) {
     floats += std::min<std::int64_t>(chosen.max_rows, kDeviceArgmaxRows) * config.vocabulary_size;
   }
@@ -728,7 +709,7 @@ std::size_t InferenceTransformer::embedding_bytes(const TransformerConfig& confi
 std::size_t InferenceTransformer::cache_bytes(const TransformerConfig& config, std::int64_t pages,
                                               DType cache) {
   return 2 * static_cast<std::size_t>(config.num_layers) *
-         storage_bytes(cache_shape(config, pages).elements(), cache);
+         storage_bytes(cache_shape(LayerPlan(config).heads, pages).elements(), cache);
 }
 
 }  // namespace jforge

@@ -2,12 +2,10 @@
 
 /// The table's entries resolved once, so that a step looks up no names.
 
-#include <fmt/format.h>
-
 #include <vector>
 
+#include "model/transformer/layer_plan.h"
 #include "model/transformer/parameter_table.h"
-#include "model/transformer/transformer_config.h"
 
 namespace jforge {
 
@@ -17,23 +15,9 @@ template <class View>
   return {flat.template data<float>() + entry->offset, DType::float32, entry->shape, flat.device()};
 }
 
-/// One layer's entries; they point into the table. What the model has not is null.
-struct LayerParameters {
-  const ParameterEntry* input_norm;
-  const ParameterEntry* q_weight;
-  const ParameterEntry* q_bias;
-  const ParameterEntry* k_weight;
-  const ParameterEntry* k_bias;
-  const ParameterEntry* v_weight;
-  const ParameterEntry* v_bias;
-  const ParameterEntry* q_norm;  ///< [D], as k_norm.
-  const ParameterEntry* k_norm;
-  const ParameterEntry* o_weight;
-  const ParameterEntry* attention_norm;
-  const ParameterEntry* gate_weight;
-  const ParameterEntry* up_weight;
-  const ParameterEntry* down_weight;
-  std::int32_t group;
+/// One layer's entries, which point into the table; null for weights that its layers do not have.
+struct LayerParameters : PerLayerWeight<const ParameterEntry*> {
+  std::int32_t group = 0;
 };
 
 /// All entries of a model. `table` must outlive it.
@@ -42,24 +26,13 @@ struct ModelParameters {
       : embedding(&table.entry("model.embed_tokens.weight")),
         final_norm(&table.entry("model.norm.weight")),
         head(config.tie_word_embeddings ? embedding : &table.entry("lm_head.weight")) {
-    for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
-      const auto find = [&](const char* suffix) {
-        return &table.entry(fmt::format("model.layers.{}.{}", layer, suffix));
-      };
-      const auto bias = [&](const char* suffix) {
-        return config.attention_bias() ? find(suffix) : nullptr;
-      };
-      const auto head_norm = [&](const char* suffix) {
-        return config.query_key_norms() ? find(suffix) : nullptr;
-      };
-      const ParameterEntry* const input_norm = find("input_layernorm.weight");
-      layers.push_back({input_norm, find("self_attn.q_proj.weight"), bias("self_attn.q_proj.bias"),
-                        find("self_attn.k_proj.weight"), bias("self_attn.k_proj.bias"),
-                        find("self_attn.v_proj.weight"), bias("self_attn.v_proj.bias"),
-                        head_norm("self_attn.q_norm.weight"), head_norm("self_attn.k_norm.weight"),
-                        find("self_attn.o_proj.weight"), find("post_attention_layernorm.weight"),
-                        find("mlp.gate_proj.weight"), find("mlp.up_proj.weight"),
-                        find("mlp.down_proj.weight"), input_norm->group});
+    const LayerPlan plan(config);
+    for (std::int64_t layer = 0; layer < plan.num_layers(); ++layer) {
+      LayerParameters& found = layers.emplace_back();
+      for (const PlannedWeight& planned : plan.weights) {
+        found[planned.weight] = &table.entry(planned.name_in(layer));
+        found.group = found[planned.weight]->group;
+      }
     }
   }
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "model/transformer/layer_plan.h"
+
 namespace jforge {
 namespace {
 
@@ -16,9 +18,7 @@ ParameterTable::ParameterTable(const TransformerConfig& config, int shard_count)
     : shard_count_(shard_count) {
   config.validate();
   expect(shard_count >= 1, "shard_count must be at least 1");
-  const std::int64_t hidden = config.hidden_size;
-  const std::int64_t query = config.num_heads * config.head_size();
-  const std::int64_t key_value = config.num_kv_heads * config.head_size();
+  const LayerPlan plan(config);
 
   const auto open_group = [this](std::string name) {
     groups_.push_back({std::move(name), flat_size_, 0, 0});
@@ -39,36 +39,19 @@ ParameterTable::ParameterTable(const TransformerConfig& config, int shard_count)
   };
 
   open_group("embedding");
-  append("model.embed_tokens.weight", {config.vocabulary_size, hidden});
+  append("model.embed_tokens.weight", {config.vocabulary_size, plan.hidden});
   close_group();
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
     open_group(fmt::format("layer.{}", layer));
-    const std::string prefix = fmt::format("model.layers.{}.", layer);
-    append(prefix + "input_layernorm.weight", {hidden});
-    const auto append_projection = [&](const char* name, std::int64_t rows) {
-      append(fmt::format("{}self_attn.{}_proj.weight", prefix, name), {rows, hidden});
-      if (config.attention_bias()) {
-        append(fmt::format("{}self_attn.{}_proj.bias", prefix, name), {rows});
-      }
-    };
-    append_projection("q", query);
-    append_projection("k", key_value);
-    append_projection("v", key_value);
-    if (config.query_key_norms()) {
-      append(prefix + "self_attn.q_norm.weight", {config.head_size()});
-      append(prefix + "self_attn.k_norm.weight", {config.head_size()});
+    for (const PlannedWeight& weight : plan.weights) {
+      append(weight.name_in(layer), weight.shape);
     }
-    append(prefix + "self_attn.o_proj.weight", {hidden, query});
-    append(prefix + "post_attention_layernorm.weight", {hidden});
-    append(prefix + "mlp.gate_proj.weight", {config.intermediate_size, hidden});
-    append(prefix + "mlp.up_proj.weight", {config.intermediate_size, hidden});
-    append(prefix + "mlp.down_proj.weight", {hidden, config.intermediate_size});
     close_group();
   }
   open_group("head");
-  append("model.norm.weight", {hidden});
+  append("model.norm.weight", {plan.hidden});
   if (!config.tie_word_embeddings) {
-    append("lm_head.weight", {config.vocabulary_size, hidden});
+    append("lm_head.weight", {config.vocabulary_size, plan.hidden});
   }
   close_group();
 }

@@ -16,7 +16,13 @@ namespace {
 /// What backward needs of a norm over the heads of queries or keys.
 struct NormedHeads {
   TensorView projected;    ///< [T, heads, D] as the projection left them.
-  TensorView inverse_rms;  ///< [T · heads]
+  TensorView inverse_rms;  ///< One for each row that is normed.
+
+  /// Heads [T, heads, D] as the rows that are normed.
+  [[nodiscard]] TensorView rows(const TensorView& heads) const {
+    const std::int64_t count = inverse_rms.dim(0);
+    return heads.reshaped({count, heads.elements() / count});
+  }
 };
 
 /// What backward needs of a layer beside its input and output. In the compute type, except inverse
@@ -39,12 +45,14 @@ struct LayerActivations {
   TensorView activated;      ///< [T, F]
 };
 
-/// What makes queries or keys; bias and norm are null where the model has none.
+/// What makes queries or keys.
 struct HeadWeights {
-  const ParameterEntry* weight;
-  const ParameterEntry* bias;
-  const ParameterEntry* norm;
+  LayerWeight weight;
+  LayerWeight bias;
+  LayerWeight norm;
 };
+constexpr HeadWeights kQueryWeights{LayerWeight::q, LayerWeight::q_bias, LayerWeight::q_norm};
+constexpr HeadWeights kKeyWeights{LayerWeight::k, LayerWeight::k_bias, LayerWeight::k_norm};
 
 /// Gradients in flight; reused by every layer.
 struct Gradients {
@@ -81,11 +89,6 @@ class Carver {
 
 TensorView matrix(const TensorView& heads) {
   return heads.reshaped({heads.dim(0), heads.dim(1) * heads.dim(2)});
-}
-
-/// [T · heads, D]
-TensorView head_rows(const TensorView& heads) {
-  return heads.reshaped({heads.dim(0) * heads.dim(1), heads.dim(2)});
 }
 
 /// Gradient of a borrowed group.
@@ -140,22 +143,24 @@ class OpenGradient {
 /// The activations of a packed batch in one block.
 struct Activations {
   Activations(const TransformerConfig& config, TrainingTransformer::Options options)
-      : compute(options.compute),
+      : layer_plan(config),
+        compute(options.compute),
         forward_only(options.forward_only),
-        residual(static_cast<std::size_t>(config.num_layers) + 1),
-        activations(keeps_one_layer(options) ? 1 : static_cast<std::size_t>(config.num_layers)) {}
+        residual(layer_plan.rope.size() + 1),
+        activations(keeps_one_layer(options) ? 1 : layer_plan.rope.size()) {}
 
   static bool keeps_one_layer(const TrainingTransformer::Options& options) {
     return options.activation_checkpointing || options.forward_only;
   }
 
-  void carve(const TransformerConfig& config, Carver& carver, std::int64_t num_rows);
-  [[nodiscard]] std::size_t bytes(const TransformerConfig& config, std::int64_t num_rows) {
+  void carve(Carver& carver, std::int64_t num_rows);
+  [[nodiscard]] std::size_t bytes(std::int64_t num_rows) {
     Carver counter(nullptr, Device::cpu);
-    carve(config, counter, num_rows);
+    carve(counter, num_rows);
     return counter.used();
   }
 
+  const LayerPlan layer_plan;
   DType compute;
   bool forward_only;
   /// [L + 1] of [T, C]: every layer's input, then the last output. Forward only, two take turns.
@@ -172,16 +177,12 @@ struct TrainingTransformer::State : Activations {
   State(const TransformerConfig& model_config, const ParameterTable& model_table, KernelSet& set,
         MemoryAccount& memory, Options chosen)
       : Activations(model_config, chosen),
-        config(model_config),
         table(model_table),
-        parameters(config, table),
+        parameters(model_config, table),
         kernels(set),
         account(memory),
         options(chosen),
-        plan(set.make_plan({.heads = model_config.num_heads,
-                            .key_heads = model_config.num_kv_heads,
-                            .size = model_config.head_size()},
-                           memory)) {}
+        plan(set.make_plan(layer_plan.heads, memory)) {}
 
   void reserve(std::int64_t rows);
   void check(const PackedBatch& batch) const;
@@ -189,8 +190,8 @@ struct TrainingTransformer::State : Activations {
     return activations[keeps_one_layer(options) ? 0 : layer];
   }
   [[nodiscard]] TensorView rounded_residual_gradient();
-  void project_heads(const BorrowedGroup& borrowed, const HeadWeights& weights,
-                     const LayerActivations& kept, const NormedHeads& norm,
+  void project_heads(const BorrowedGroup& borrowed, const LayerParameters& weights,
+                     const HeadWeights& which, const TensorView& input, const NormedHeads& norm,
                      const TensorView& heads);
   void norm_stream(const TensorView& branch, const TensorView& stream,
                    const ConstTensorView& weight, const TensorView& y,
@@ -203,7 +204,6 @@ struct TrainingTransformer::State : Activations {
   void backward_attention(const BorrowedGroup& borrowed, const OpenGradient& gradients,
                           std::size_t layer);
 
-  const TransformerConfig config;
   const ParameterTable table;
   const ModelParameters parameters;
   KernelSet& kernels;
@@ -215,18 +215,18 @@ struct TrainingTransformer::State : Activations {
   std::int64_t rows = -1;  ///< Of the last forward(); −1 before the first.
 };
 
-void Activations::carve(const TransformerConfig& config, Carver& carver, std::int64_t num_rows) {
-  const std::int64_t hidden_size = config.hidden_size;
-  const std::int64_t feed_forward = config.intermediate_size;
-  const Shape stream{num_rows, hidden_size};
-  const Shape query{num_rows, config.num_heads, config.head_size()};
-  const Shape key_value{num_rows, config.num_kv_heads, config.head_size()};
-  const Shape wide{num_rows, feed_forward};
+void Activations::carve(Carver& carver, std::int64_t num_rows) {
+  const AttentionHeads& heads = layer_plan.heads;
+  const Shape stream{num_rows, layer_plan.hidden};
+  const Shape query{num_rows, heads.heads, heads.size};
+  const Shape key_value{num_rows, heads.key_heads, heads.size};
+  const Shape wide{num_rows, layer_plan.wide};
   const auto take = [&](Shape shape) { return carver.take(compute, shape); };
   const auto take_sums = [&](Shape shape) { return carver.take(DType::float32, shape); };
-  const auto take_norm = [&](Shape shape) {
-    return config.query_key_norms() ? NormedHeads{take(shape), take_sums({shape[0] * shape[1]})}
-                                    : NormedHeads{};
+  const auto take_norm = [&](LayerWeight norm, Shape shape) {
+    const std::int64_t columns = layer_plan.elements(norm);
+    return columns == 0 ? NormedHeads{}
+                        : NormedHeads{take(shape), take_sums({shape.elements() / columns})};
   };
   for (std::size_t i = 0; i < residual.size(); ++i) {
     residual[i] = forward_only && i >= 2 ? residual[i - 2] : take_sums(stream);
@@ -238,9 +238,9 @@ void Activations::carve(const TransformerConfig& config, Carver& carver, std::in
              .k = take(key_value),
              .v = take(key_value),
              .attention = take(query),
-             .log_sum_exp = take_sums({num_rows, config.num_heads}),
-             .q_norm = take_norm(query),
-             .k_norm = take_norm(key_value),
+             .log_sum_exp = take_sums({num_rows, heads.heads}),
+             .q_norm = take_norm(LayerWeight::q_norm, query),
+             .k_norm = take_norm(LayerWeight::k_norm, key_value),
              .middle = take_sums(stream),
              .mlp_input = take(stream),
              .inverse_rms_2 = take_sums({num_rows}),
@@ -266,40 +266,42 @@ void Activations::carve(const TransformerConfig& config, Carver& carver, std::in
 }
 
 void TrainingTransformer::State::reserve(std::int64_t num_rows) {
-  const std::size_t needed = bytes(config, num_rows);
+  const std::size_t needed = bytes(num_rows);
   if (needed > buffer.bytes()) {
     buffer = Buffer();  // The old block goes first: the peak is one block, not two.
     buffer = Buffer(needed, account, kernels.device(), MemoryUse::activations);
   }
   if (num_rows > 0) {
     Carver carver(buffer.data(), kernels.device());
-    carve(config, carver, num_rows);
+    carve(carver, num_rows);
   }
   rows = num_rows;
 }
 
 void TrainingTransformer::State::check(const PackedBatch& batch) const {
+  const std::int64_t vocabulary = parameters.embedding->shape[0];
   for (const TokenId token : batch.tokens) {
-    if (token < 0 || token >= config.vocabulary_size) {
+    if (token < 0 || token >= vocabulary) {
       throw DataError(fmt::format(
           "token {} is outside the model's vocabulary of {}; the training data belong to another "
           "model",
-          token, config.vocabulary_size));
+          token, vocabulary));
     }
   }
 }
 
 /// Projects a layer's normed input to `heads` and norms them, where the model does.
 void TrainingTransformer::State::project_heads(const BorrowedGroup& borrowed,
-                                               const HeadWeights& weights,
-                                               const LayerActivations& kept,
+                                               const LayerParameters& weights,
+                                               const HeadWeights& which, const TensorView& input,
                                                const NormedHeads& norm, const TensorView& heads) {
-  const TensorView& projected = weights.norm == nullptr ? heads : norm.projected;
-  kernels.linear(kept.attention_input, borrowed(weights.weight), borrowed(weights.bias),
+  const ParameterEntry* const norm_weight = weights[which.norm];
+  const TensorView& projected = norm_weight == nullptr ? heads : norm.projected;
+  kernels.linear(input, borrowed(weights[which.weight]), borrowed(weights[which.bias]),
                  matrix(projected));
-  if (weights.norm != nullptr) {
-    kernels.rms_norm(head_rows(projected), borrowed(weights.norm),
-                     static_cast<float>(config.rms_norm_eps), head_rows(heads), norm.inverse_rms);
+  if (norm_weight != nullptr) {
+    kernels.rms_norm(norm.rows(projected), borrowed(norm_weight), layer_plan.epsilon,
+                     norm.rows(heads), norm.inverse_rms);
   }
 }
 
@@ -307,11 +309,10 @@ void TrainingTransformer::State::project_heads(const BorrowedGroup& borrowed,
 void TrainingTransformer::State::norm_stream(const TensorView& branch, const TensorView& stream,
                                              const ConstTensorView& weight, const TensorView& y,
                                              const TensorView& inverse_rms) {
-  const auto epsilon = static_cast<float>(config.rms_norm_eps);
   if (branch.empty()) {
-    kernels.rms_norm(stream, weight, epsilon, y, inverse_rms);
+    kernels.rms_norm(stream, weight, layer_plan.epsilon, y, inverse_rms);
   } else {
-    kernels.add_rms_norm(branch, stream, weight, epsilon, y, inverse_rms);
+    kernels.add_rms_norm(branch, stream, weight, layer_plan.epsilon, y, inverse_rms);
   }
 }
 
@@ -321,27 +322,25 @@ void TrainingTransformer::State::forward_attention(const BorrowedGroup& borrowed
                                                    const TensorView& branch) {
   const LayerParameters& weights = parameters.layers[layer];
   const LayerActivations& kept = layer_activations(layer);
-  norm_stream(branch, residual[layer], borrowed(weights.input_norm), kept.attention_input,
-              kept.inverse_rms_1);
-  project_heads(borrowed, {weights.q_weight, weights.q_bias, weights.q_norm}, kept, kept.q_norm,
-                kept.q);
-  project_heads(borrowed, {weights.k_weight, weights.k_bias, weights.k_norm}, kept, kept.k_norm,
-                kept.k);
-  kernels.linear(kept.attention_input, borrowed(weights.v_weight), borrowed(weights.v_bias),
-                 matrix(kept.v));
-  kernels.rotary(kept.q, kept.k, plan->rows(), config.rope_of(static_cast<std::int64_t>(layer)));
+  norm_stream(branch, residual[layer], borrowed(weights[LayerWeight::attention_norm]),
+              kept.attention_input, kept.inverse_rms_1);
+  project_heads(borrowed, weights, kQueryWeights, kept.attention_input, kept.q_norm, kept.q);
+  project_heads(borrowed, weights, kKeyWeights, kept.attention_input, kept.k_norm, kept.k);
+  kernels.linear(kept.attention_input, borrowed(weights[LayerWeight::v]),
+                 borrowed(weights[LayerWeight::v_bias]), matrix(kept.v));
+  kernels.rotary(kept.q, kept.k, plan->rows(), layer_plan.rope[layer]);
   kernels.packed_attention(*plan, kept.q, kept.k, kept.v, kept.attention, kept.log_sum_exp);
-  kernels.linear(matrix(kept.attention), borrowed(weights.o_weight), {}, kept.middle);
+  kernels.linear(matrix(kept.attention), borrowed(weights[LayerWeight::o]), {}, kept.middle);
 }
 
 /// Up to the activated rows: the down projection's result is a residual, which checkpointing keeps.
 void TrainingTransformer::State::forward_mlp(const BorrowedGroup& borrowed, std::size_t layer) {
   const LayerParameters& weights = parameters.layers[layer];
   const LayerActivations& kept = layer_activations(layer);
-  norm_stream(residual[layer], kept.middle, borrowed(weights.attention_norm), kept.mlp_input,
-              kept.inverse_rms_2);
-  kernels.linear(kept.mlp_input, borrowed(weights.gate_weight), {}, kept.gate);
-  kernels.linear(kept.mlp_input, borrowed(weights.up_weight), {}, kept.up);
+  norm_stream(residual[layer], kept.middle, borrowed(weights[LayerWeight::feed_forward_norm]),
+              kept.mlp_input, kept.inverse_rms_2);
+  kernels.linear(kept.mlp_input, borrowed(weights[LayerWeight::gate]), {}, kept.gate);
+  kernels.linear(kept.mlp_input, borrowed(weights[LayerWeight::up]), {}, kept.up);
   kernels.swiglu(kept.gate, kept.up, kept.activated);
 }
 
@@ -359,21 +358,24 @@ void TrainingTransformer::State::backward_mlp(const BorrowedGroup& borrowed,
   const LayerParameters& weights = parameters.layers[layer];
   const LayerActivations& kept = layer_activations(layer);
   const TensorView residual_gradient = rounded_residual_gradient();
-  kernels.linear_backward_weight(residual_gradient, kept.activated, gradients(weights.down_weight),
-                                 {}, gradients.products_add());
-  kernels.linear_backward_input(residual_gradient, borrowed(weights.down_weight),
+  kernels.linear_backward_weight(residual_gradient, kept.activated,
+                                 gradients(weights[LayerWeight::down]), {},
+                                 gradients.products_add());
+  kernels.linear_backward_input(residual_gradient, borrowed(weights[LayerWeight::down]),
                                 gradient.activated, false);
   kernels.swiglu_backward(gradient.activated, kept.gate, kept.up, gradient.gate, gradient.up);
-  kernels.linear_backward_weight(gradient.gate, kept.mlp_input, gradients(weights.gate_weight), {},
+  kernels.linear_backward_weight(gradient.gate, kept.mlp_input,
+                                 gradients(weights[LayerWeight::gate]), {},
                                  gradients.products_add());
-  kernels.linear_backward_weight(gradient.up, kept.mlp_input, gradients(weights.up_weight), {},
-                                 gradients.products_add());
-  kernels.linear_backward_input(gradient.gate, borrowed(weights.gate_weight), gradient.normed,
-                                false);
-  kernels.linear_backward_input(gradient.up, borrowed(weights.up_weight), gradient.normed, true);
-  kernels.rms_norm_backward(gradient.normed, kept.middle, borrowed(weights.attention_norm),
-                            kept.inverse_rms_2, gradient.residual,
-                            gradients(weights.attention_norm));
+  kernels.linear_backward_weight(gradient.up, kept.mlp_input, gradients(weights[LayerWeight::up]),
+                                 {}, gradients.products_add());
+  kernels.linear_backward_input(gradient.gate, borrowed(weights[LayerWeight::gate]),
+                                gradient.normed, false);
+  kernels.linear_backward_input(gradient.up, borrowed(weights[LayerWeight::up]), gradient.normed,
+                                true);
+  const ParameterEntry* const norm = weights[LayerWeight::feed_forward_norm];
+  kernels.rms_norm_backward(gradient.normed, kept.middle, borrowed(norm), kept.inverse_rms_2,
+                            gradient.residual, gradients(norm));
 }
 
 void TrainingTransformer::State::backward_attention(const BorrowedGroup& borrowed,
@@ -383,20 +385,20 @@ void TrainingTransformer::State::backward_attention(const BorrowedGroup& borrowe
   const LayerActivations& kept = layer_activations(layer);
   const TensorView residual_gradient = rounded_residual_gradient();
   kernels.linear_backward_weight(residual_gradient, matrix(kept.attention),
-                                 gradients(weights.o_weight), {}, gradients.products_add());
-  kernels.linear_backward_input(residual_gradient, borrowed(weights.o_weight),
+                                 gradients(weights[LayerWeight::o]), {}, gradients.products_add());
+  kernels.linear_backward_input(residual_gradient, borrowed(weights[LayerWeight::o]),
                                 matrix(gradient.attention), false);
   kernels.packed_attention_backward(*plan, gradient.attention, kept.q, kept.k, kept.v,
                                     kept.attention, kept.log_sum_exp, gradient.q, gradient.k,
                                     gradient.v);
-  kernels.rotary_backward(gradient.q, gradient.k, plan->rows(),
-                          config.rope_of(static_cast<std::int64_t>(layer)));
-  const auto projection = [&](const TensorView& output_gradient, const ParameterEntry* weight,
-                              const ParameterEntry* bias, bool accumulate) {
-    kernels.linear_backward_weight(matrix(output_gradient), kept.attention_input, gradients(weight),
-                                   gradients(bias), gradients.products_add());
-    kernels.linear_backward_input(matrix(output_gradient), borrowed(weight), gradient.normed,
-                                  accumulate);
+  kernels.rotary_backward(gradient.q, gradient.k, plan->rows(), layer_plan.rope[layer]);
+  const auto projection = [&](const TensorView& output_gradient, LayerWeight weight,
+                              LayerWeight bias, bool accumulate) {
+    kernels.linear_backward_weight(matrix(output_gradient), kept.attention_input,
+                                   gradients(weights[weight]), gradients(weights[bias]),
+                                   gradients.products_add());
+    kernels.linear_backward_input(matrix(output_gradient), borrowed(weights[weight]),
+                                  gradient.normed, accumulate);
   };
   // Attention's own gradient has been used: its place serves those before the norms.
   const auto before_norm = [&](const TensorView& normed_gradient, const NormedHeads& norm,
@@ -407,18 +409,19 @@ void TrainingTransformer::State::backward_attention(const BorrowedGroup& borrowe
     const TensorView before(gradient.attention.raw(), compute, normed_gradient.shape(),
                             gradient.attention.device());
     kernels.queue().zero(before);
-    kernels.rms_norm_backward(head_rows(normed_gradient), head_rows(norm.projected),
-                              borrowed(weight), norm.inverse_rms, head_rows(before),
+    kernels.rms_norm_backward(norm.rows(normed_gradient), norm.rows(norm.projected),
+                              borrowed(weight), norm.inverse_rms, norm.rows(before),
                               gradients(weight));
     return before;
   };
-  projection(before_norm(gradient.q, kept.q_norm, weights.q_norm), weights.q_weight, weights.q_bias,
-             false);
-  projection(before_norm(gradient.k, kept.k_norm, weights.k_norm), weights.k_weight, weights.k_bias,
-             true);
-  projection(gradient.v, weights.v_weight, weights.v_bias, true);
-  kernels.rms_norm_backward(gradient.normed, residual[layer], borrowed(weights.input_norm),
-                            kept.inverse_rms_1, gradient.residual, gradients(weights.input_norm));
+  projection(before_norm(gradient.q, kept.q_norm, weights[LayerWeight::q_norm]), LayerWeight::q,
+             LayerWeight::q_bias, false);
+  projection(before_norm(gradient.k, kept.k_norm, weights[LayerWeight::k_norm]), LayerWeight::k,
+             LayerWeight::k_bias, true);
+  projection(gradient.v, LayerWeight::v, LayerWeight::v_bias, true);
+  const ParameterEntry* const norm = weights[LayerWeight::attention_norm];
+  kernels.rms_norm_backward(gradient.normed, residual[layer], borrowed(norm), kept.inverse_rms_1,
+                            gradient.residual, gradients(norm));
 }
 
 TrainingTransformer::TrainingTransformer(const TransformerConfig& config,
@@ -433,7 +436,7 @@ TrainingTransformer::~TrainingTransformer() = default;
 
 std::size_t TrainingTransformer::bytes(const TransformerConfig& config, std::int64_t rows,
                                        Options options) {
-  return Activations(config, options).bytes(config, rows);
+  return Activations(config, options).bytes(rows);
 }
 
 ConstTensorView TrainingTransformer::forward(const PackedBatch& batch,
@@ -458,7 +461,7 @@ ConstTensorView TrainingTransformer::forward(const PackedBatch& batch,
       state.forward_attention(borrowed, layer, branch);
       state.forward_mlp(borrowed, layer);
       const LayerActivations& kept = state.layer_activations(layer);
-      state.kernels.linear(kept.activated, borrowed(model.layers[layer].down_weight), {},
+      state.kernels.linear(kept.activated, borrowed(model.layers[layer][LayerWeight::down]), {},
                            state.residual[layer + 1]);
       branch = kept.middle;
     }
@@ -547,11 +550,7 @@ void TrainingTransformer::loss_and_backward(ParameterSource& parameters, const L
 }
 
 double forward_flops(const TransformerConfig& config, const PackedBatch& batch) {
-  const auto query = static_cast<double>(config.num_heads * config.head_size());
-  const auto key_value = static_cast<double>(config.num_kv_heads * config.head_size());
-  const auto hidden = static_cast<double>(config.hidden_size);
-  const double projections = hidden * (2 * query + 2 * key_value) +
-                             3 * hidden * static_cast<double>(config.intermediate_size);
+  const LayerPlan plan(config);
   double visible_keys = 0;
   for (const AttentionSegment& segment : batch.layout.segments) {
     const auto rows = static_cast<double>(segment.row_end - segment.row_begin);
@@ -561,7 +560,8 @@ double forward_flops(const TransformerConfig& config, const PackedBatch& batch) 
   }
   const auto rows = static_cast<double>(batch.layout.num_rows);
   return 2 * static_cast<double>(config.num_layers) *
-         (rows * projections + 2 * visible_keys * query);
+         (rows * static_cast<double>(plan.elements(2)) +
+          2 * visible_keys * static_cast<double>(plan.query));
 }
 
 double training_flops(const TransformerConfig& config, const PackedBatch& batch) {

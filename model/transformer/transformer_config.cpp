@@ -76,11 +76,6 @@ const FamilyTraits& traits_of(ModelFamily family) {
   return *std::ranges::find(kFamilies, family, &FamilyTraits::family);
 }
 
-RotarySettings TransformerConfig::rope_of(std::int64_t layer) const {
-  const bool rotates = !std::ranges::binary_search(layers_without_rope, layer);
-  return rotates ? rope : RotarySettings{.scaling = RotaryScaling::off};
-}
-
 void TransformerConfig::validate() const {
   // The limits keep every product of two dimensions, summed over all layers, inside 64 bits.
   constexpr std::int64_t kMaxDimension = std::int64_t{1} << 22;

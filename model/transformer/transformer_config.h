@@ -27,8 +27,10 @@ struct FamilyTraits {
   ModelFamily family;
   const char* model_type;
   const char* architecture;
-  bool attention_bias = false;                 ///< Query, key and value projections have a bias.
-  bool query_key_norms = false;                ///< See TransformerConfig::query_key_norms.
+  bool attention_bias = false;  ///< Query, key and value projections have a bias.
+  /// Each head's query and key pass an RMS norm, of one weight [D] for all heads of a layer, before
+  /// they are rotated.
+  bool query_key_norms = false;
   bool some_layers_without_rope = false;       ///< no_rope_layers, or no_rope_layer_interval.
   bool needs_kv_heads = false;                 ///< num_key_value_heads may be null but not absent.
   bool tied_embeddings = false;                ///< tie_word_embeddings
@@ -66,13 +68,6 @@ struct TransformerConfig {
   [[nodiscard]] std::int64_t head_size() const {
     return own_head_size.value_or(hidden_size / num_heads);
   }
-  /// Whether query, key and value projections have a bias.
-  [[nodiscard]] bool attention_bias() const { return traits_of(family).attention_bias; }
-  /// Whether each head's query and key pass an RMS norm, of one weight [D] for all heads of a
-  /// layer, before they are rotated.
-  [[nodiscard]] bool query_key_norms() const { return traits_of(family).query_key_norms; }
-  /// The rotary embedding of a layer.
-  [[nodiscard]] RotarySettings rope_of(std::int64_t layer) const;
   /// Throws DataError naming the field when the dimensions do not fit together.
   void validate() const;
 

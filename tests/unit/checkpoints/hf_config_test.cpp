@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoints/hf_model.h"
+#include "model/transformer/layer_plan.h"
 #include "tests/unit/checkpoints/hf_model_fixture.h"
 
 namespace jforge {
@@ -212,7 +213,7 @@ TEST_F(HfConfigTest, ReadsFamiliesWithoutBiases) {
   };
   llama({{"attention_bias", false}, {"mlp_bias", false}});
   EXPECT_EQ(read_hf_config(source_).family, ModelFamily::llama);
-  EXPECT_FALSE(read_hf_config(source_).attention_bias());
+  EXPECT_EQ(LayerPlan(read_hf_config(source_)).elements(LayerWeight::q_bias), 0);
   EXPECT_EQ(read_hf_config(source_).num_kv_heads, 2);
   // Llama 2's first files lack these keys.
   llama({{"num_key_value_heads", nullptr}, {"rope_theta", nullptr}});
@@ -250,8 +251,8 @@ TEST_F(HfConfigTest, ReadsQwen3) {
   const TransformerConfig qwen3 = read_hf_config(source_);
   EXPECT_EQ(qwen3.family, ModelFamily::qwen3);
   EXPECT_EQ(qwen3.head_size(), 6);
-  EXPECT_TRUE(qwen3.query_key_norms());
-  EXPECT_FALSE(qwen3.attention_bias());
+  EXPECT_EQ(LayerPlan(qwen3).elements(LayerWeight::q_norm), 6);
+  EXPECT_EQ(LayerPlan(qwen3).elements(LayerWeight::q_bias), 0);
   config["attention_bias"] = true;
   write(source_ / "config.json", config.dump());
   EXPECT_THAT(config_refusal(), HasSubstr("attention_bias"));
@@ -272,9 +273,10 @@ TEST_F(HfConfigTest, ReadsSmolLM3) {
   EXPECT_THAT(absent.layers_without_rope, ElementsAre(3, 7)) << "what transformers takes";
   EXPECT_EQ(absent.rope.theta, 2e6);
   EXPECT_TRUE(absent.tie_word_embeddings);
-  EXPECT_FALSE(absent.attention_bias());
-  EXPECT_EQ(absent.rope_of(3).scaling, RotaryScaling::off);
-  EXPECT_EQ(absent.rope_of(4), absent.rope);
+  const LayerPlan plan(absent);
+  EXPECT_EQ(plan.elements(LayerWeight::q_bias), 0);
+  EXPECT_EQ(plan.rope[3].scaling, RotaryScaling::off);
+  EXPECT_EQ(plan.rope[4], absent.rope);
   config["no_rope_layer_interval"] = 2;
   EXPECT_THAT(read().layers_without_rope, ElementsAre(1, 3, 5, 7));
   config["no_rope_layers"] = {0, 1, 1, 1, 1, 1, 1, 1, 0, 0};

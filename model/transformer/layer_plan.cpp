@@ -1,0 +1,61 @@
+#include "model/transformer/layer_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace jforge {
+
+std::string PlannedWeight::name_in(std::int64_t layer) const {
+  return fmt::format("model.layers.{}.{}", layer, name);
+}
+
+LayerPlan::LayerPlan(const TransformerConfig& config)
+    : hidden(config.hidden_size),
+      wide(config.intermediate_size),
+      heads{
+          .heads = config.num_heads, .key_heads = config.num_kv_heads, .size = config.head_size()},
+      query(heads.heads * heads.size),
+      key_value(heads.key_heads * heads.size),
+      epsilon(static_cast<float>(config.rms_norm_eps)),
+      rope(static_cast<std::size_t>(config.num_layers), config.rope) {
+  for (const std::int64_t layer : config.layers_without_rope) {
+    rope[static_cast<std::size_t>(layer)] = {.scaling = RotaryScaling::off};
+  }
+  const FamilyTraits& family = traits_of(config.family);
+  const auto add = [this](bool present, LayerWeight weight, const char* name, Shape shape) {
+    if (present) {
+      weights.push_back({weight, name, shape});
+    }
+  };
+  using enum LayerWeight;
+  add(true, attention_norm, "input_layernorm.weight", {hidden});
+  add(true, q, "self_attn.q_proj.weight", {query, hidden});
+  add(family.attention_bias, q_bias, "self_attn.q_proj.bias", {query});
+  add(true, k, "self_attn.k_proj.weight", {key_value, hidden});
+  add(family.attention_bias, k_bias, "self_attn.k_proj.bias", {key_value});
+  add(true, v, "self_attn.v_proj.weight", {key_value, hidden});
+  add(family.attention_bias, v_bias, "self_attn.v_proj.bias", {key_value});
+  add(family.query_key_norms, q_norm, "self_attn.q_norm.weight", {heads.size});
+  add(family.query_key_norms, k_norm, "self_attn.k_norm.weight", {heads.size});
+  add(true, o, "self_attn.o_proj.weight", {hidden, query});
+  add(true, feed_forward_norm, "post_attention_layernorm.weight", {hidden});
+  add(true, gate, "mlp.gate_proj.weight", {wide, hidden});
+  add(true, up, "mlp.up_proj.weight", {wide, hidden});
+  add(true, down, "mlp.down_proj.weight", {hidden, wide});
+}
+
+std::int64_t LayerPlan::elements(int rank) const {
+  std::int64_t sum = 0;
+  for (const PlannedWeight& weight : weights) {
+    sum += weight.shape.rank() == rank ? weight.shape.elements() : 0;
+  }
+  return sum;
+}
+
+std::int64_t LayerPlan::elements(LayerWeight weight) const {
+  const auto found = std::ranges::find(weights, weight, &PlannedWeight::weight);
+  return found == weights.end() ? 0 : found->shape.elements();
+}
+
+}  // namespace jforge
