@@ -119,7 +119,8 @@ struct InferenceTransformer::State {
   void forward();
   void attend(const LayerWeights& layer, std::size_t index, DecodeRows which);
   void feed_forward(const LayerWeights& layer, std::int64_t rows);
-  void add_and_norm(const ConstTensorView& weight, std::int64_t rows);
+  void next_sublayer(const ConstTensorView& norm_after, const ConstTensorView& norm_before,
+                     std::int64_t rows);
   void choose_tokens();
   /// take(begin, logits [m, V]) of the kept rows begin … begin + m − 1, no more than kLogitsRows at
   /// once. They are its own to overwrite.
@@ -466,8 +467,15 @@ void InferenceTransformer::State::attend(const LayerWeights& layer, std::size_t 
     kernels.keep_rows(*plan, work.stream.floats({all, config.hidden_size}));
     kernels.keep_rows(*plan, work.q.floats({all, layer_plan.query}));
   }
-  kernels.rotate_and_write(*plan, which, queries, keys, work.v.floats(keys.shape()),
-                           {vectors[q_norm], vectors[k_norm], layer_plan.epsilon},
+  HeadNorms norms{vectors[q_norm], vectors[k_norm], layer_plan.epsilon};
+  if (!norms.q.empty() && norms.q.elements() != heads.size) {  // They are not of single heads.
+    const TensorView flat_queries = work.q.floats(flat);
+    kernels.rms_norm(flat_queries, norms.q, norms.epsilon, flat_queries, {});
+    kernels.rms_norm(work.k.floats(flat_keys), norms.k, norms.epsilon, work.k.floats(flat_keys),
+                     {});
+    norms = {};
+  }
+  kernels.rotate_and_write(*plan, which, queries, keys, work.v.floats(keys.shape()), norms,
                            layer_plan.rope[index], cache[index]);
   if (rows > 0) {
     kernels.cached_attention(*plan, which, queries, cache[index],
@@ -491,12 +499,23 @@ void InferenceTransformer::State::feed_forward(const LayerWeights& layer, std::i
                            work.branch.floats({rows, config.hidden_size}));
 }
 
-/// Adds a branch's result to the residual stream, and norms that for the next.
-void InferenceTransformer::State::add_and_norm(const ConstTensorView& weight, std::int64_t rows) {
-  const TensorView normed = work.of(work.normed, {rows, config.hidden_size});
-  const Shape shape = normed.shape();
-  kernels.add_rms_norm(work.branch.floats(shape), work.stream.floats(shape), weight,
-                       layer_plan.epsilon, normed, {});
+/// Adds a sublayer's result, after its norm if there is one, to the residual stream, and makes the
+/// next one's input of that.
+void InferenceTransformer::State::next_sublayer(const ConstTensorView& norm_after,
+                                                const ConstTensorView& norm_before,
+                                                std::int64_t rows) {
+  const TensorView normed = work.of(work.normed, {rows, layer_plan.hidden});
+  const TensorView branch = work.branch.floats(normed.shape());
+  const TensorView stream = work.stream.floats(normed.shape());
+  if (!norm_after.empty()) {
+    kernels.rms_norm(branch, norm_after, layer_plan.epsilon, branch, {});
+  }
+  if (norm_before.empty()) {
+    kernels.add(branch, stream);
+    kernels.convert(stream, normed);
+  } else {
+    kernels.add_rms_norm(branch, stream, norm_before, layer_plan.epsilon, normed, {});
+  }
 }
 
 void InferenceTransformer::State::plan_chunk(std::span<const DecodeRow> rows) {
@@ -520,11 +539,17 @@ void InferenceTransformer::State::plan_chunk(std::span<const DecodeRow> rows) {
 
 /// Takes the planned rows through the layers, and those that are kept through the final norm.
 void InferenceTransformer::State::forward() {
-  const Shape all{plan->num_rows(DecodeRows::all), config.hidden_size};
-  kernels.embedding(plan->rows(DecodeRows::all), embedding, work.stream.floats(all));
-  kernels.rms_norm(work.stream.floats(all), layers.front().vectors[LayerWeight::attention_norm],
-                   layer_plan.epsilon, work.of(work.normed, all), {});
+  const Shape all{plan->num_rows(DecodeRows::all), layer_plan.hidden};
+  const TensorView stream = work.stream.floats(all);
+  kernels.embedding(plan->rows(DecodeRows::all), embedding, stream);
+  using enum LayerWeight;
+  if (const ConstTensorView& norm = layers.front().vectors[attention_norm]; norm.empty()) {
+    kernels.convert(stream, work.of(work.normed, all));
+  } else {
+    kernels.rms_norm(stream, norm, layer_plan.epsilon, work.of(work.normed, all), {});
+  }
   for (std::size_t index = 0; index < layers.size(); ++index) {
+    const auto& vectors = layers[index].vectors;
     const bool last = index + 1 == layers.size();
     const DecodeRows which = last ? DecodeRows::kept : DecodeRows::all;
     const std::int64_t rows = plan->num_rows(which);
@@ -532,9 +557,10 @@ void InferenceTransformer::State::forward() {
     if (rows == 0) {
       return;
     }
-    add_and_norm(layers[index].vectors[LayerWeight::feed_forward_norm], rows);
+    next_sublayer(vectors[attention_output_norm], vectors[feed_forward_norm], rows);
     feed_forward(layers[index], rows);
-    add_and_norm(last ? final_norm : layers[index + 1].vectors[LayerWeight::attention_norm], rows);
+    next_sublayer(vectors[feed_forward_output_norm],
+                  last ? final_norm : layers[index + 1].vectors[attention_norm], rows);
     note_progress();
   }
 }

@@ -29,20 +29,25 @@ LayerPlan::LayerPlan(const TransformerConfig& config)
     }
   };
   using enum LayerWeight;
-  add(true, attention_norm, "input_layernorm.weight", {hidden});
+  const bool after = family.norms_after;
+  const bool query_key_norms = family.query_key_norm != QueryKeyNorm::none;
+  const bool by_head = family.query_key_norm == QueryKeyNorm::heads;
+  add(!after, attention_norm, "input_layernorm.weight", {hidden});
   add(true, q, "self_attn.q_proj.weight", {query, hidden});
   add(family.attention_bias, q_bias, "self_attn.q_proj.bias", {query});
   add(true, k, "self_attn.k_proj.weight", {key_value, hidden});
   add(family.attention_bias, k_bias, "self_attn.k_proj.bias", {key_value});
   add(true, v, "self_attn.v_proj.weight", {key_value, hidden});
   add(family.attention_bias, v_bias, "self_attn.v_proj.bias", {key_value});
-  add(family.query_key_norms, q_norm, "self_attn.q_norm.weight", {heads.size});
-  add(family.query_key_norms, k_norm, "self_attn.k_norm.weight", {heads.size});
+  add(query_key_norms, q_norm, "self_attn.q_norm.weight", {by_head ? heads.size : query});
+  add(query_key_norms, k_norm, "self_attn.k_norm.weight", {by_head ? heads.size : key_value});
   add(true, o, "self_attn.o_proj.weight", {hidden, query});
-  add(true, feed_forward_norm, "post_attention_layernorm.weight", {hidden});
+  add(after, attention_output_norm, "post_attention_layernorm.weight", {hidden});
+  add(!after, feed_forward_norm, "post_attention_layernorm.weight", {hidden});
   add(true, gate, "mlp.gate_proj.weight", {wide, hidden});
   add(true, up, "mlp.up_proj.weight", {wide, hidden});
   add(true, down, "mlp.down_proj.weight", {hidden, wide});
+  add(after, feed_forward_output_norm, "post_feedforward_layernorm.weight", {hidden});
 }
 
 std::int64_t LayerPlan::elements(int rank) const {

@@ -28,11 +28,13 @@ enum class LayerWeight : std::uint8_t {
   q_norm,
   k_norm,
   o,
-  feed_forward_norm,  ///< Before gate and up.
+  attention_output_norm,  ///< After o.
+  feed_forward_norm,      ///< Before gate and up.
   gate,
   up,
   down,
-  count
+  feed_forward_output_norm,  ///< After down.
+  none                       ///< No layer has it.
 };
 
 /// One value for each LayerWeight.
@@ -45,7 +47,7 @@ class PerLayerWeight {
   }
 
  private:
-  std::array<Value, static_cast<std::size_t>(LayerWeight::count)> values_{};
+  std::array<Value, static_cast<std::size_t>(LayerWeight::none) + 1> values_{};
 };
 
 struct PlannedWeight {

@@ -13,60 +13,69 @@
 namespace jforge {
 namespace {
 
-/// What backward needs of a norm over the heads of queries or keys.
-struct NormedHeads {
-  TensorView projected;    ///< [T, heads, D] as the projection left them.
+/// Queries or keys, and what backward needs of the norm over them if there is one.
+struct Heads {
+  TensorView rotated;      ///< [T, heads, D] as attention takes them.
+  TensorView projected;    ///< [T, heads, D] as the projection left them; empty without a norm.
   TensorView inverse_rms;  ///< One for each row that is normed.
 
-  /// Heads [T, heads, D] as the rows that are normed.
+  /// `heads` [T, heads, D] as the rows that are normed.
   [[nodiscard]] TensorView rows(const TensorView& heads) const {
     const std::int64_t count = inverse_rms.dim(0);
     return heads.reshaped({count, heads.elements() / count});
   }
 };
 
+/// What backward needs of a sublayer's ends. A sublayer adds
+/// norm_after(product(norm_before(stream))) to the residual stream; either norm may be missing.
+struct SublayerEnds {
+  TensorView input;        ///< [T, C] after the norm before it.
+  TensorView inverse_rms;  ///< [T]
+  TensorView branch;       ///< [T, C] before the norm after it, as branch_inverse_rms [T]; both
+  TensorView branch_inverse_rms;  ///< empty without that norm.
+};
+
 /// What backward needs of a layer beside its input and output. In the compute type, except inverse
 /// roots, log-sums and the residual stream: those add up and are float32.
 struct LayerActivations {
-  TensorView attention_input;  ///< [T, C] after the first norm.
-  TensorView inverse_rms_1;    ///< [T]
-  TensorView q;                ///< [T, H, D] after rotary.
-  TensorView k;                ///< [T, Hkv, D] after rotary.
-  TensorView v;                ///< [T, Hkv, D]
-  TensorView attention;        ///< [T, H, D]
-  TensorView log_sum_exp;      ///< [T, H]
-  NormedHeads q_norm;          ///< Empty where the model has no such norm, as k_norm.
-  NormedHeads k_norm;
-  TensorView middle;         ///< [T, C] residual stream after attention.
-  TensorView mlp_input;      ///< [T, C] after the second norm.
-  TensorView inverse_rms_2;  ///< [T]
-  TensorView gate;           ///< [T, F]
-  TensorView up;             ///< [T, F]
-  TensorView activated;      ///< [T, F]
+  SublayerEnds attention_ends;
+  Heads q;                 ///< H heads.
+  Heads k;                 ///< Hkv heads.
+  TensorView v;            ///< [T, Hkv, D]
+  TensorView attention;    ///< [T, H, D]
+  TensorView log_sum_exp;  ///< [T, H]
+  TensorView middle;       ///< [T, C] residual stream after attention.
+  SublayerEnds feed_forward_ends;
+  TensorView gate;       ///< [T, F]
+  TensorView up;         ///< [T, F]
+  TensorView activated;  ///< [T, F]
 };
-
-/// What makes queries or keys.
-struct HeadWeights {
-  LayerWeight weight;
-  LayerWeight bias;
-  LayerWeight norm;
-};
-constexpr HeadWeights kQueryWeights{LayerWeight::q, LayerWeight::q_bias, LayerWeight::q_norm};
-constexpr HeadWeights kKeyWeights{LayerWeight::k, LayerWeight::k_bias, LayerWeight::k_norm};
 
 /// Gradients in flight; reused by every layer.
 struct Gradients {
-  TensorView residual;          ///< [T, C] float32
-  TensorView rounded_residual;  ///< [T, C] the same as an operand; empty when that is float32.
-  TensorView normed;            ///< [T, C] gradient of a norm's output.
-  TensorView q;                 ///< [T, H, D]
-  TensorView k;                 ///< [T, Hkv, D]
-  TensorView v;                 ///< [T, Hkv, D]
-  TensorView attention;         ///< [T, H, D]
-  TensorView gate;              ///< [T, F]
-  TensorView up;                ///< [T, F]
-  TensorView activated;         ///< [T, F]
+  TensorView residual;   ///< [T, C] float32
+  TensorView branch;     ///< [T, C] of a sublayer's product, as an operand; empty if that is
+                         ///< `residual` as it is.
+  TensorView normed;     ///< [T, C] of a sublayer's input.
+  TensorView q;          ///< [T, H, D]
+  TensorView k;          ///< [T, Hkv, D]
+  TensorView v;          ///< [T, Hkv, D]
+  TensorView attention;  ///< [T, H, D]
+  TensorView gate;       ///< [T, F]
+  TensorView up;         ///< [T, F]
+  TensorView activated;  ///< [T, F]
 };
+
+/// Weights at a sublayer's ends.
+struct Sublayer {
+  LayerWeight norm_before;
+  LayerWeight product;
+  LayerWeight norm_after;
+};
+constexpr Sublayer kAttention{LayerWeight::attention_norm, LayerWeight::o,
+                              LayerWeight::attention_output_norm};
+constexpr Sublayer kFeedForward{LayerWeight::feed_forward_norm, LayerWeight::down,
+                                LayerWeight::feed_forward_output_norm};
 
 /// Hands out consecutive, cache-line aligned tensors of one block; without a block it only counts.
 class Carver {
@@ -140,6 +149,24 @@ class OpenGradient {
   bool undefined_;
 };
 
+/// A layer's part of a pass: its weights on loan, its activations and, in backward, its gradients.
+struct LayerPass {
+  std::size_t layer;
+  const BorrowedGroup& borrowed;
+  const LayerParameters& entries;
+  const LayerActivations& kept;
+  const OpenGradient* gradients = nullptr;
+
+  [[nodiscard]] bool has(LayerWeight weight) const { return entries[weight] != nullptr; }
+  /// Empty if the layer has no such weight, as gradient().
+  [[nodiscard]] ConstTensorView operator()(LayerWeight weight) const {
+    return borrowed(entries[weight]);
+  }
+  [[nodiscard]] TensorView gradient(LayerWeight weight) const {
+    return (*gradients)(entries[weight]);
+  }
+};
+
 /// The activations of a packed batch in one block.
 struct Activations {
   Activations(const TransformerConfig& config, TrainingTransformer::Options options)
@@ -186,23 +213,35 @@ struct TrainingTransformer::State : Activations {
 
   void reserve(std::int64_t rows);
   void check(const PackedBatch& batch) const;
-  LayerActivations& layer_activations(std::size_t layer) {
-    return activations[keeps_one_layer(options) ? 0 : layer];
+  [[nodiscard]] LayerPass layer_pass(std::size_t layer, const BorrowedGroup& borrowed,
+                                     const OpenGradient* gradients = nullptr) const {
+    return {layer, borrowed, parameters.layers[layer],
+            activations[keeps_one_layer(options) ? 0 : layer], gradients};
   }
-  [[nodiscard]] TensorView rounded_residual_gradient();
-  void project_heads(const BorrowedGroup& borrowed, const LayerParameters& weights,
-                     const HeadWeights& which, const TensorView& input, const NormedHeads& norm,
-                     const TensorView& heads);
-  void norm_stream(const TensorView& branch, const TensorView& stream,
+  void project_heads(const LayerPass& pass, LayerWeight weight, LayerWeight bias, LayerWeight norm,
+                     const Heads& heads);
+  void norm_stream(const TensorView& lacking, const TensorView& stream,
                    const ConstTensorView& weight, const TensorView& y,
                    const TensorView& inverse_rms);
-  void forward_attention(const BorrowedGroup& borrowed, std::size_t layer,
-                         const TensorView& branch);
-  void forward_mlp(const BorrowedGroup& borrowed, std::size_t layer);
-  void backward_mlp(const BorrowedGroup& borrowed, const OpenGradient& gradients,
-                    std::size_t layer);
-  void backward_attention(const BorrowedGroup& borrowed, const OpenGradient& gradients,
-                          std::size_t layer);
+  void begin_sublayer(const LayerPass& pass, const Sublayer& sublayer, const TensorView& lacking,
+                      const TensorView& stream, const SublayerEnds& ends);
+  void end_sublayer(const LayerPass& pass, const Sublayer& sublayer, const TensorView& x,
+                    const SublayerEnds& ends, const TensorView& result);
+  void forward_attention(const LayerPass& pass, const TensorView& lacking);
+  void forward_mlp(const LayerPass& pass);
+  void end_mlp(const LayerPass& pass, const TensorView& result) {
+    end_sublayer(pass, kFeedForward, pass.kept.activated, pass.kept.feed_forward_ends, result);
+  }
+  void backward_product(const LayerPass& pass, LayerWeight weight, LayerWeight bias,
+                        const TensorView& y_gradient, const TensorView& x,
+                        const TensorView& x_gradient, bool accumulate);
+  void backward_sublayer_end(const LayerPass& pass, const Sublayer& sublayer,
+                             const SublayerEnds& ends, const TensorView& x,
+                             const TensorView& x_gradient);
+  void backward_sublayer_begin(const LayerPass& pass, const Sublayer& sublayer,
+                               const SublayerEnds& ends, const TensorView& stream);
+  void backward_mlp(const LayerPass& pass);
+  void backward_attention(const LayerPass& pass);
 
   const ParameterTable table;
   const ModelParameters parameters;
@@ -223,27 +262,31 @@ void Activations::carve(Carver& carver, std::int64_t num_rows) {
   const Shape wide{num_rows, layer_plan.wide};
   const auto take = [&](Shape shape) { return carver.take(compute, shape); };
   const auto take_sums = [&](Shape shape) { return carver.take(DType::float32, shape); };
-  const auto take_norm = [&](LayerWeight norm, Shape shape) {
+  const auto take_heads = [&](LayerWeight norm, Shape shape) {
     const std::int64_t columns = layer_plan.elements(norm);
-    return columns == 0 ? NormedHeads{}
-                        : NormedHeads{take(shape), take_sums({shape.elements() / columns})};
+    return columns == 0 ? Heads{.rotated = take(shape), .projected = {}, .inverse_rms = {}}
+                        : Heads{take(shape), take(shape), take_sums({shape.elements() / columns})};
+  };
+  const auto take_ends = [&](const Sublayer& sublayer) {
+    SublayerEnds ends{take(stream), take_sums({num_rows}), {}, {}};
+    if (layer_plan.elements(sublayer.norm_after) > 0) {
+      ends.branch = take(stream);
+      ends.branch_inverse_rms = take_sums({num_rows});
+    }
+    return ends;
   };
   for (std::size_t i = 0; i < residual.size(); ++i) {
     residual[i] = forward_only && i >= 2 ? residual[i - 2] : take_sums(stream);
   }
   for (LayerActivations& layer : activations) {
-    layer = {.attention_input = take(stream),
-             .inverse_rms_1 = take_sums({num_rows}),
-             .q = take(query),
-             .k = take(key_value),
+    layer = {.attention_ends = take_ends(kAttention),
+             .q = take_heads(LayerWeight::q_norm, query),
+             .k = take_heads(LayerWeight::k_norm, key_value),
              .v = take(key_value),
              .attention = take(query),
              .log_sum_exp = take_sums({num_rows, heads.heads}),
-             .q_norm = take_norm(LayerWeight::q_norm, query),
-             .k_norm = take_norm(LayerWeight::k_norm, key_value),
              .middle = take_sums(stream),
-             .mlp_input = take(stream),
-             .inverse_rms_2 = take_sums({num_rows}),
+             .feed_forward_ends = take_ends(kFeedForward),
              .gate = take(wide),
              .up = take(wide),
              .activated = take(wide)};
@@ -253,8 +296,10 @@ void Activations::carve(Carver& carver, std::int64_t num_rows) {
   if (forward_only) {
     return;
   }
+  const bool converts =
+      compute != DType::float32 || layer_plan.elements(LayerWeight::attention_output_norm) > 0;
   gradient = {.residual = take_sums(stream),
-              .rounded_residual = compute == DType::float32 ? TensorView() : take(stream),
+              .branch = converts ? take(stream) : TensorView(),
               .normed = take(stream),
               .q = take(query),
               .k = take(key_value),
@@ -290,138 +335,162 @@ void TrainingTransformer::State::check(const PackedBatch& batch) const {
   }
 }
 
-/// Projects a layer's normed input to `heads` and norms them, where the model does.
-void TrainingTransformer::State::project_heads(const BorrowedGroup& borrowed,
-                                               const LayerParameters& weights,
-                                               const HeadWeights& which, const TensorView& input,
-                                               const NormedHeads& norm, const TensorView& heads) {
-  const ParameterEntry* const norm_weight = weights[which.norm];
-  const TensorView& projected = norm_weight == nullptr ? heads : norm.projected;
-  kernels.linear(input, borrowed(weights[which.weight]), borrowed(weights[which.bias]),
-                 matrix(projected));
-  if (norm_weight != nullptr) {
-    kernels.rms_norm(norm.rows(projected), borrowed(norm_weight), layer_plan.epsilon,
-                     norm.rows(heads), norm.inverse_rms);
+/// Projects a layer's input to heads, norms them if there is a norm.
+void TrainingTransformer::State::project_heads(const LayerPass& pass, LayerWeight weight,
+                                               LayerWeight bias, LayerWeight norm,
+                                               const Heads& heads) {
+  const TensorView& projected = pass.has(norm) ? heads.projected : heads.rotated;
+  kernels.linear(pass.kept.attention_ends.input, pass(weight), pass(bias), matrix(projected));
+  if (pass.has(norm)) {
+    kernels.rms_norm(heads.rows(projected), pass(norm), layer_plan.epsilon,
+                     heads.rows(heads.rotated), heads.inverse_rms);
   }
 }
 
-/// Norms the residual stream after what is left to add to it, if anything.
-void TrainingTransformer::State::norm_stream(const TensorView& branch, const TensorView& stream,
+/// Norms the residual stream after adding what it still lacks, if anything.
+void TrainingTransformer::State::norm_stream(const TensorView& lacking, const TensorView& stream,
                                              const ConstTensorView& weight, const TensorView& y,
                                              const TensorView& inverse_rms) {
-  if (branch.empty()) {
+  if (lacking.empty()) {
     kernels.rms_norm(stream, weight, layer_plan.epsilon, y, inverse_rms);
   } else {
-    kernels.add_rms_norm(branch, stream, weight, layer_plan.epsilon, y, inverse_rms);
+    kernels.add_rms_norm(lacking, stream, weight, layer_plan.epsilon, y, inverse_rms);
   }
 }
 
-/// Up to the output projection. `branch` is what residual[layer] still lacks, empty where it is
-/// complete.
-void TrainingTransformer::State::forward_attention(const BorrowedGroup& borrowed, std::size_t layer,
-                                                   const TensorView& branch) {
-  const LayerParameters& weights = parameters.layers[layer];
-  const LayerActivations& kept = layer_activations(layer);
-  norm_stream(branch, residual[layer], borrowed(weights[LayerWeight::attention_norm]),
-              kept.attention_input, kept.inverse_rms_1);
-  project_heads(borrowed, weights, kQueryWeights, kept.attention_input, kept.q_norm, kept.q);
-  project_heads(borrowed, weights, kKeyWeights, kept.attention_input, kept.k_norm, kept.k);
-  kernels.linear(kept.attention_input, borrowed(weights[LayerWeight::v]),
-                 borrowed(weights[LayerWeight::v_bias]), matrix(kept.v));
-  kernels.rotary(kept.q, kept.k, plan->rows(), layer_plan.rope[layer]);
-  kernels.packed_attention(*plan, kept.q, kept.k, kept.v, kept.attention, kept.log_sum_exp);
-  kernels.linear(matrix(kept.attention), borrowed(weights[LayerWeight::o]), {}, kept.middle);
+/// Makes a sublayer's input from the residual stream after adding what it still lacks, if anything.
+void TrainingTransformer::State::begin_sublayer(const LayerPass& pass, const Sublayer& sublayer,
+                                                const TensorView& lacking, const TensorView& stream,
+                                                const SublayerEnds& ends) {
+  if (pass.has(sublayer.norm_before)) {
+    norm_stream(lacking, stream, pass(sublayer.norm_before), ends.input, ends.inverse_rms);
+    return;
+  }
+  if (!lacking.empty()) {
+    kernels.add(lacking, stream);
+  }
+  kernels.convert(stream, ends.input);
 }
 
-/// Up to the activated rows: the down projection's result is a residual, which checkpointing keeps.
-void TrainingTransformer::State::forward_mlp(const BorrowedGroup& borrowed, std::size_t layer) {
-  const LayerParameters& weights = parameters.layers[layer];
-  const LayerActivations& kept = layer_activations(layer);
-  norm_stream(residual[layer], kept.middle, borrowed(weights[LayerWeight::feed_forward_norm]),
-              kept.mlp_input, kept.inverse_rms_2);
-  kernels.linear(kept.mlp_input, borrowed(weights[LayerWeight::gate]), {}, kept.gate);
-  kernels.linear(kept.mlp_input, borrowed(weights[LayerWeight::up]), {}, kept.up);
+/// Writes what the sublayer adds to the residual stream. `x` is what its last product takes.
+void TrainingTransformer::State::end_sublayer(const LayerPass& pass, const Sublayer& sublayer,
+                                              const TensorView& x, const SublayerEnds& ends,
+                                              const TensorView& result) {
+  const bool normed = pass.has(sublayer.norm_after);
+  kernels.linear(x, pass(sublayer.product), {}, normed ? ends.branch : result);
+  if (normed) {
+    kernels.rms_norm(ends.branch, pass(sublayer.norm_after), layer_plan.epsilon, result,
+                     ends.branch_inverse_rms);
+  }
+}
+
+/// `lacking` is what residual[layer] still lacks, empty if it is complete. Leaves in `middle` what
+/// attention adds to it.
+void TrainingTransformer::State::forward_attention(const LayerPass& pass,
+                                                   const TensorView& lacking) {
+  const LayerActivations& kept = pass.kept;
+  begin_sublayer(pass, kAttention, lacking, residual[pass.layer], kept.attention_ends);
+  using enum LayerWeight;
+  project_heads(pass, q, q_bias, q_norm, kept.q);
+  project_heads(pass, k, k_bias, k_norm, kept.k);
+  kernels.linear(kept.attention_ends.input, pass(v), pass(v_bias), matrix(kept.v));
+  kernels.rotary(kept.q.rotated, kept.k.rotated, plan->rows(), layer_plan.rope[pass.layer]);
+  kernels.packed_attention(*plan, kept.q.rotated, kept.k.rotated, kept.v, kept.attention,
+                           kept.log_sum_exp);
+  end_sublayer(pass, kAttention, matrix(kept.attention), kept.attention_ends, kept.middle);
+}
+
+/// Up to the activated rows: end_mlp() makes a residual of them, which checkpointing keeps.
+void TrainingTransformer::State::forward_mlp(const LayerPass& pass) {
+  const LayerActivations& kept = pass.kept;
+  begin_sublayer(pass, kFeedForward, residual[pass.layer], kept.middle, kept.feed_forward_ends);
+  kernels.linear(kept.feed_forward_ends.input, pass(LayerWeight::gate), {}, kept.gate);
+  kernels.linear(kept.feed_forward_ends.input, pass(LayerWeight::up), {}, kept.up);
   kernels.swiglu(kept.gate, kept.up, kept.activated);
 }
 
-/// The residual stream's gradient as it is now, as an operand of products.
-TensorView TrainingTransformer::State::rounded_residual_gradient() {
-  if (compute == DType::float32) {
-    return gradient.residual;
+/// Gradients of a product and its bias, if there is one.
+void TrainingTransformer::State::backward_product(const LayerPass& pass, LayerWeight weight,
+                                                  LayerWeight bias, const TensorView& y_gradient,
+                                                  const TensorView& x, const TensorView& x_gradient,
+                                                  bool accumulate) {
+  kernels.linear_backward_weight(y_gradient, x, pass.gradient(weight), pass.gradient(bias),
+                                 pass.gradients->products_add());
+  kernels.linear_backward_input(y_gradient, pass(weight), x_gradient, accumulate);
+}
+
+/// From the residual stream's gradient as it is now to that of `x`.
+void TrainingTransformer::State::backward_sublayer_end(const LayerPass& pass,
+                                                       const Sublayer& sublayer,
+                                                       const SublayerEnds& ends,
+                                                       const TensorView& x,
+                                                       const TensorView& x_gradient) {
+  const TensorView& branch = gradient.branch.empty() ? gradient.residual : gradient.branch;
+  if (pass.has(sublayer.norm_after)) {
+    kernels.queue().zero(branch);
+    kernels.rms_norm_backward(gradient.residual, ends.branch, pass(sublayer.norm_after),
+                              ends.branch_inverse_rms, branch, pass.gradient(sublayer.norm_after));
+  } else if (!gradient.branch.empty()) {
+    kernels.convert(gradient.residual, branch);
   }
-  kernels.convert(gradient.residual, gradient.rounded_residual);
-  return gradient.rounded_residual;
+  backward_product(pass, sublayer.product, LayerWeight::none, branch, x, x_gradient, false);
 }
 
-void TrainingTransformer::State::backward_mlp(const BorrowedGroup& borrowed,
-                                              const OpenGradient& gradients, std::size_t layer) {
-  const LayerParameters& weights = parameters.layers[layer];
-  const LayerActivations& kept = layer_activations(layer);
-  const TensorView residual_gradient = rounded_residual_gradient();
-  kernels.linear_backward_weight(residual_gradient, kept.activated,
-                                 gradients(weights[LayerWeight::down]), {},
-                                 gradients.products_add());
-  kernels.linear_backward_input(residual_gradient, borrowed(weights[LayerWeight::down]),
-                                gradient.activated, false);
+/// Adds the gradient of a sublayer's input, gradient.normed, to the residual stream's.
+void TrainingTransformer::State::backward_sublayer_begin(const LayerPass& pass,
+                                                         const Sublayer& sublayer,
+                                                         const SublayerEnds& ends,
+                                                         const TensorView& stream) {
+  if (pass.has(sublayer.norm_before)) {
+    kernels.rms_norm_backward(gradient.normed, stream, pass(sublayer.norm_before), ends.inverse_rms,
+                              gradient.residual, pass.gradient(sublayer.norm_before));
+  } else {
+    kernels.add(gradient.normed, gradient.residual);
+  }
+}
+
+void TrainingTransformer::State::backward_mlp(const LayerPass& pass) {
+  const LayerActivations& kept = pass.kept;
+  const SublayerEnds& ends = kept.feed_forward_ends;
+  backward_sublayer_end(pass, kFeedForward, ends, kept.activated, gradient.activated);
   kernels.swiglu_backward(gradient.activated, kept.gate, kept.up, gradient.gate, gradient.up);
-  kernels.linear_backward_weight(gradient.gate, kept.mlp_input,
-                                 gradients(weights[LayerWeight::gate]), {},
-                                 gradients.products_add());
-  kernels.linear_backward_weight(gradient.up, kept.mlp_input, gradients(weights[LayerWeight::up]),
-                                 {}, gradients.products_add());
-  kernels.linear_backward_input(gradient.gate, borrowed(weights[LayerWeight::gate]),
-                                gradient.normed, false);
-  kernels.linear_backward_input(gradient.up, borrowed(weights[LayerWeight::up]), gradient.normed,
-                                true);
-  const ParameterEntry* const norm = weights[LayerWeight::feed_forward_norm];
-  kernels.rms_norm_backward(gradient.normed, kept.middle, borrowed(norm), kept.inverse_rms_2,
-                            gradient.residual, gradients(norm));
+  using enum LayerWeight;
+  backward_product(pass, gate, none, gradient.gate, ends.input, gradient.normed, false);
+  backward_product(pass, up, none, gradient.up, ends.input, gradient.normed, true);
+  backward_sublayer_begin(pass, kFeedForward, ends, kept.middle);
 }
 
-void TrainingTransformer::State::backward_attention(const BorrowedGroup& borrowed,
-                                                    const OpenGradient& gradients,
-                                                    std::size_t layer) {
-  const LayerParameters& weights = parameters.layers[layer];
-  const LayerActivations& kept = layer_activations(layer);
-  const TensorView residual_gradient = rounded_residual_gradient();
-  kernels.linear_backward_weight(residual_gradient, matrix(kept.attention),
-                                 gradients(weights[LayerWeight::o]), {}, gradients.products_add());
-  kernels.linear_backward_input(residual_gradient, borrowed(weights[LayerWeight::o]),
-                                matrix(gradient.attention), false);
-  kernels.packed_attention_backward(*plan, gradient.attention, kept.q, kept.k, kept.v,
-                                    kept.attention, kept.log_sum_exp, gradient.q, gradient.k,
-                                    gradient.v);
-  kernels.rotary_backward(gradient.q, gradient.k, plan->rows(), layer_plan.rope[layer]);
-  const auto projection = [&](const TensorView& output_gradient, LayerWeight weight,
-                              LayerWeight bias, bool accumulate) {
-    kernels.linear_backward_weight(matrix(output_gradient), kept.attention_input,
-                                   gradients(weights[weight]), gradients(weights[bias]),
-                                   gradients.products_add());
-    kernels.linear_backward_input(matrix(output_gradient), borrowed(weights[weight]),
-                                  gradient.normed, accumulate);
-  };
+void TrainingTransformer::State::backward_attention(const LayerPass& pass) {
+  const LayerActivations& kept = pass.kept;
+  const SublayerEnds& ends = kept.attention_ends;
+  backward_sublayer_end(pass, kAttention, ends, matrix(kept.attention), matrix(gradient.attention));
+  kernels.packed_attention_backward(*plan, gradient.attention, kept.q.rotated, kept.k.rotated,
+                                    kept.v, kept.attention, kept.log_sum_exp, gradient.q,
+                                    gradient.k, gradient.v);
+  kernels.rotary_backward(gradient.q, gradient.k, plan->rows(), layer_plan.rope[pass.layer]);
   // Attention's own gradient has been used: its place serves those before the norms.
-  const auto before_norm = [&](const TensorView& normed_gradient, const NormedHeads& norm,
-                               const ParameterEntry* weight) {
-    if (weight == nullptr) {
+  const auto before_norm = [&](const TensorView& normed_gradient, const Heads& heads,
+                               LayerWeight norm) {
+    if (!pass.has(norm)) {
       return normed_gradient;
     }
     const TensorView before(gradient.attention.raw(), compute, normed_gradient.shape(),
                             gradient.attention.device());
     kernels.queue().zero(before);
-    kernels.rms_norm_backward(norm.rows(normed_gradient), norm.rows(norm.projected),
-                              borrowed(weight), norm.inverse_rms, norm.rows(before),
-                              gradients(weight));
+    kernels.rms_norm_backward(heads.rows(normed_gradient), heads.rows(heads.projected), pass(norm),
+                              heads.inverse_rms, heads.rows(before), pass.gradient(norm));
     return before;
   };
-  projection(before_norm(gradient.q, kept.q_norm, weights[LayerWeight::q_norm]), LayerWeight::q,
-             LayerWeight::q_bias, false);
-  projection(before_norm(gradient.k, kept.k_norm, weights[LayerWeight::k_norm]), LayerWeight::k,
-             LayerWeight::k_bias, true);
-  projection(gradient.v, LayerWeight::v, LayerWeight::v_bias, true);
-  const ParameterEntry* const norm = weights[LayerWeight::attention_norm];
-  kernels.rms_norm_backward(gradient.normed, residual[layer], borrowed(norm), kept.inverse_rms_1,
-                            gradient.residual, gradients(norm));
+  const auto projection = [&](const TensorView& heads_gradient, LayerWeight weight,
+                              LayerWeight bias, bool accumulate) {
+    backward_product(pass, weight, bias, matrix(heads_gradient), ends.input, gradient.normed,
+                     accumulate);
+  };
+  using enum LayerWeight;
+  projection(before_norm(gradient.q, kept.q, q_norm), q, q_bias, false);
+  projection(before_norm(gradient.k, kept.k, k_norm), k, k_bias, true);
+  projection(gradient.v, v, v_bias, true);
+  backward_sublayer_begin(pass, kAttention, ends, residual[pass.layer]);
 }
 
 TrainingTransformer::TrainingTransformer(const TransformerConfig& config,
@@ -453,17 +522,16 @@ ConstTensorView TrainingTransformer::forward(const PackedBatch& batch,
       state.kernels.embedding(state.plan->rows(), borrowed(model.embedding), state.residual[0]);
     }
   }
-  // A layer's output lacks the stream before its last branch until the next norm passes over it.
-  TensorView branch;
+  // A layer's output lacks the stream before its last sublayer until the next one begins.
+  TensorView lacking;
   for (std::size_t layer = 0; layer < model.layers.size(); ++layer) {
     const BorrowedGroup borrowed(parameters, state.table, model.layers[layer].group);
     if (work) {
-      state.forward_attention(borrowed, layer, branch);
-      state.forward_mlp(borrowed, layer);
-      const LayerActivations& kept = state.layer_activations(layer);
-      state.kernels.linear(kept.activated, borrowed(model.layers[layer][LayerWeight::down]), {},
-                           state.residual[layer + 1]);
-      branch = kept.middle;
+      const LayerPass pass = state.layer_pass(layer, borrowed);
+      state.forward_attention(pass, lacking);
+      state.forward_mlp(pass);
+      state.end_mlp(pass, state.residual[layer + 1]);
+      lacking = pass.kept.middle;
     }
     note_progress();
   }
@@ -471,7 +539,7 @@ ConstTensorView TrainingTransformer::forward(const PackedBatch& batch,
   if (!work) {
     return {};
   }
-  state.norm_stream(branch, state.residual.back(), borrowed(model.final_norm), state.hidden,
+  state.norm_stream(lacking, state.residual.back(), borrowed(model.final_norm), state.hidden,
                     state.final_inverse_rms);
   return state.hidden;
 }
@@ -528,12 +596,16 @@ void TrainingTransformer::loss_and_backward(ParameterSource& parameters, const L
       opened.clear(state.kernels.queue());
     } else {
       opened.clear_between_matrices(state.kernels.queue(), state.table);
+      const LayerPass pass = state.layer_pass(layer, borrowed, &opened);
       if (state.options.activation_checkpointing) {
-        state.forward_attention(borrowed, layer, {});
-        state.forward_mlp(borrowed, layer);
+        state.forward_attention(pass, {});
+        state.forward_mlp(pass);
+        if (pass.has(kFeedForward.norm_after)) {
+          state.end_mlp(pass, gradient.normed);  // For what that norm's backward needs.
+        }
       }
-      state.backward_mlp(borrowed, opened, layer);
-      state.backward_attention(borrowed, opened, layer);
+      state.backward_mlp(pass);
+      state.backward_attention(pass);
     }
     opened.ready();
     note_progress();

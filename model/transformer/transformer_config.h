@@ -21,6 +21,13 @@ enum class ModelFamily : std::uint8_t {
   smollm3,  ///< SmolLM3: no biases; some layers have no rotary embedding (NoPE).
 };
 
+/// Which rows of queries and keys pass an RMS norm before they are rotated.
+enum class QueryKeyNorm : std::uint8_t {
+  none,
+  heads,        ///< Each head, by one weight [D] for all heads of a layer.
+  projections,  ///< All heads of a token together, by a weight [H · D], for keys [Hkv · D].
+};
+
 /// What is particular to a family: its names in config.json, what its layers have, and what
 /// `transformers` takes for a key that the file lacks. A family of the same layers is one row.
 struct FamilyTraits {
@@ -28,9 +35,8 @@ struct FamilyTraits {
   const char* model_type;
   const char* architecture;
   bool attention_bias = false;  ///< Query, key and value projections have a bias.
-  /// Each head's query and key pass an RMS norm, of one weight [D] for all heads of a layer, before
-  /// they are rotated.
-  bool query_key_norms = false;
+  QueryKeyNorm query_key_norm = QueryKeyNorm::none;
+  bool norms_after = false;  ///< RMS norms come after attention and feed-forward, not before.
   bool some_layers_without_rope = false;       ///< no_rope_layers, or no_rope_layer_interval.
   bool needs_kv_heads = false;                 ///< num_key_value_heads may be null but not absent.
   bool tied_embeddings = false;                ///< tie_word_embeddings
