@@ -66,6 +66,12 @@ constexpr FamilyTraits kFamilies[] = {
      .needs_kv_heads = true,
      .tied_embeddings = true,
      .rope_theta = 2000000},
+    {.family = ModelFamily::olmo2,
+     .model_type = "olmo2",
+     .architecture = "Olmo2ForCausalLM",
+     .query_key_norm = QueryKeyNorm::projections,
+     .norms_after = true,
+     .rope_theta = 10000},
 };
 
 }  // namespace

@@ -19,6 +19,8 @@ enum class ModelFamily : std::uint8_t {
   mistral,  ///< Mistral without a sliding window: no biases.
   qwen3,    ///< Qwen3, dense: no biases; queries and keys are normed head by head.
   smollm3,  ///< SmolLM3: no biases; some layers have no rotary embedding (NoPE).
+  olmo2,    ///< OLMo 2: no biases; norms after attention and feed-forward, and of all queries and
+            ///< of all keys of a token.
 };
 
 /// Which rows of queries and keys pass an RMS norm before they are rotated.

@@ -25,6 +25,7 @@ FAMILIES = {
     "llama3": ("llama", {"head_dim": 6, "rope_parameters": LLAMA3}),
     "mistral": ("mistral", {"head_dim": 6, "sliding_window": None, "rope_theta": 50.0}),
     "smollm3": ("smollm3", {"no_rope_layer_interval": 2, "rope_theta": 50.0}),
+    "olmo2": ("olmo2", {"num_key_value_heads": 2, "rope_theta": 50.0}),
 }
 VOCABULARY, PROMPT, BLOCK, BLOCKS, WINDOW = 19, 5, 4, 4, 4
 
@@ -32,8 +33,8 @@ VOCABULARY, PROMPT, BLOCK, BLOCKS, WINDOW = 19, 5, 4, 4, 4
 def make_model(family, options):
     config = transformers.AutoConfig.for_model(
         family, vocab_size=VOCABULARY, hidden_size=8, intermediate_size=12, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, max_position_embeddings=128, bos_token_id=None, eos_token_id=None, pad_token_id=None,
-        attn_implementation="eager", **{"tie_word_embeddings": False, **options})
+        max_position_embeddings=128, bos_token_id=None, eos_token_id=None, pad_token_id=None, attn_implementation="eager",
+        **{"num_key_value_heads": 1, "tie_word_embeddings": False, **options})
     model = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

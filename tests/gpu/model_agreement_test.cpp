@@ -89,7 +89,7 @@ double distance(std::span<const float> a, std::span<const float> b) {
   return norm(difference);
 }
 
-class ModelAgreement : public ::testing::TestWithParam<bool> {
+class ModelAgreement : public ::testing::TestWithParam<TransformerConfig> {
  protected:
   std::unique_ptr<KernelSet> tested_ = make_tested_kernel_set();
 };
@@ -114,8 +114,10 @@ TEST_P(ModelAgreement, LossesAndGradients) {
 /// cores.
 TEST(Narrow, LossesAndGradientsAreAsCloseToFloat32AsTheCpus) {
   const std::unique_ptr<KernelSet> kernels = make_tested_kernel_set();
-  for (const auto& [family, head_size] :
-       {std::pair(ModelFamily::qwen3, 64), {ModelFamily::llama, 64}, {ModelFamily::qwen3, 128}}) {
+  for (const auto& [family, head_size] : {std::pair(ModelFamily::qwen3, 64),
+                                          {ModelFamily::llama, 64},
+                                          {ModelFamily::qwen3, 128},
+                                          {ModelFamily::olmo2, 64}}) {
     TransformerConfig config = test::tiny_config(head_size == 128, family);
     config.own_head_size = head_size;
     TinyModel model(config);
@@ -782,8 +784,13 @@ TEST(DecodingMethods, AWarmStepIsTwoCopies) {
   EXPECT_EQ(engine.running(), 2U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Heads, ModelAgreement, ::testing::Bool(),
-                         [](const auto& one) { return one.param ? "tied" : "untied"; });
+INSTANTIATE_TEST_SUITE_P(Heads, ModelAgreement,
+                         ::testing::Values(test::tiny_config(false), test::tiny_config(true),
+                                           test::tiny_config(false, ModelFamily::olmo2)),
+                         [](const auto& one) {
+                           return std::string(one.param.tie_word_embeddings ? "tied_" : "untied_") +
+                                  traits_of(one.param.family).model_type;
+                         });
 
 /// The log says why once. Run with JFORGE_EMULATED_MIB=36, of which products take 32.
 TEST(LittleDeviceMemory, ASmallerCacheDecodesTheSame) {

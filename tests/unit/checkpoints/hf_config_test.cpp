@@ -293,6 +293,30 @@ TEST_F(HfConfigTest, ReadsSmolLM3) {
   EXPECT_THAT(config_refusal(), HasSubstr("no_rope_layer_interval"));
 }
 
+TEST_F(HfConfigTest, ReadsOlmo2) {
+  ordered_json config = ordered_json::parse(kConfig);
+  config["architectures"] = {"Olmo2ForCausalLM"};
+  config["model_type"] = "olmo2";
+  config["num_key_value_heads"] = nullptr;
+  config.erase("rope_theta");
+  const auto written = [&] {
+    write(source_ / "config.json", config.dump());
+    return source_;
+  };
+  const TransformerConfig olmo2 = read_hf_config(written());
+  EXPECT_EQ(olmo2.num_kv_heads, 4) << "what transformers takes";
+  EXPECT_EQ(olmo2.rope.theta, 1e4);
+  EXPECT_EQ(LayerPlan(olmo2).elements(LayerWeight::k_norm), 16);
+  EXPECT_EQ(LayerPlan(olmo2).elements(LayerWeight::attention_norm), 0);
+  config["attention_bias"] = true;
+  written();
+  EXPECT_THAT(config_refusal(), HasSubstr("config.json: attention_bias: true is not supported"));
+  config["attention_bias"] = false;
+  config.erase("rms_norm_eps");
+  written();
+  EXPECT_THAT(config_refusal(), HasSubstr("rms_norm_eps: missing"));
+}
+
 TEST_F(HfConfigTest, AcceptsModelTypeWithoutArchitectures) {
   erase("architectures");
   EXPECT_EQ(read_hf_config(source_).num_layers, 2);

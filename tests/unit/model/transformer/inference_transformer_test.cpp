@@ -382,7 +382,8 @@ std::string model_name(const ::testing::TestParamInfo<ModelCase>& info) {
 INSTANTIATE_TEST_SUITE_P(Models, InferenceTransformerTest,
                          ::testing::Values(ModelCase{false}, ModelCase{true},
                                            ModelCase{false, ModelFamily::qwen3},
-                                           ModelCase{true, ModelFamily::smollm3}),
+                                           ModelCase{true, ModelFamily::smollm3},
+                                           ModelCase{false, ModelFamily::olmo2}),
                          model_name);
 
 TEST(InferenceTransformer, BytesIsWhatTheConstructorAllocates) {

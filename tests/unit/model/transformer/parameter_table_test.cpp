@@ -16,7 +16,8 @@ using ::testing::HasSubstr;
 TEST(ParameterTable, CoversTheFlatVectorWithoutOverlap) {
   for (const auto& [tied, family] : {std::pair(false, ModelFamily::qwen2),
                                      {true, ModelFamily::qwen2},
-                                     {false, ModelFamily::qwen3}}) {
+                                     {false, ModelFamily::qwen3},
+                                     {false, ModelFamily::olmo2}}) {
     for (const int shards : {1, 2, 3, 7}) {
       const ParameterTable table(test::tiny_config(tied, family), shards);
       std::vector<int> owners(static_cast<std::size_t>(table.flat_size()), 0);
@@ -87,6 +88,12 @@ TEST(ParameterTable, NamesAndGroupsFollowHuggingFace) {
   EXPECT_EQ(qwen3.entry("model.layers.2.self_attn.k_norm.weight").shape, (Shape{6}));
   EXPECT_EQ(qwen3.entry("model.layers.0.self_attn.q_proj.weight").shape, (Shape{36, 24}));
   EXPECT_EQ(qwen3.entry("model.layers.0.self_attn.o_proj.weight").shape, (Shape{24, 36}));
+  const ParameterTable olmo2(test::tiny_config(true, ModelFamily::olmo2), 1);
+  EXPECT_EQ(olmo2.entries().size(), 1U + 3U * 11U + 1U);
+  EXPECT_EQ(olmo2.entry("model.layers.0.self_attn.q_norm.weight").shape, (Shape{24}));
+  EXPECT_EQ(olmo2.entry("model.layers.2.self_attn.k_norm.weight").shape, (Shape{8}));
+  EXPECT_EQ(olmo2.entry("model.layers.2.post_feedforward_layernorm.weight").shape, (Shape{24}));
+  EXPECT_THROW((void)olmo2.entry("model.layers.0.input_layernorm.weight"), InternalError);
 }
 
 TEST(TransformerConfig, ValidateNamesTheField) {

@@ -178,13 +178,15 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(GradientCase{MaskKind::noise, false}, GradientCase{MaskKind::noise, true},
                       GradientCase{MaskKind::window, false}, GradientCase{MaskKind::clean, true},
                       GradientCase{MaskKind::noise, false, ModelFamily::qwen3},
-                      GradientCase{MaskKind::noise, false, ModelFamily::smollm3}),
+                      GradientCase{MaskKind::noise, false, ModelFamily::smollm3},
+                      GradientCase{MaskKind::noise, true, ModelFamily::olmo2}),
     case_name);
 
 TEST(TrainingTransformer, ActivationCheckpointingChangesNoBit) {
   for (const auto& [tied, family] : {std::pair(false, ModelFamily::qwen2),
                                      {true, ModelFamily::qwen2},
-                                     {true, ModelFamily::qwen3}}) {
+                                     {true, ModelFamily::qwen3},
+                                     {false, ModelFamily::olmo2}}) {
     TinyModel model(tied, family);
     const PackedBatch batch = make_batch(MaskKind::window);
     TrainingTransformer plain(model.config, model.table, *model.kernels, model.account, {});
@@ -482,23 +484,25 @@ TEST(TrainingTransformer, ForwardAloneHasTheSameBitsAndLessMemory) {
 }
 
 TEST(TrainingTransformer, BytesIsWhatForwardAllocates) {
-  TinyModel model(true, ModelFamily::qwen3);
-  const RoundedModel rounded(model);
   const PackedBatch batch = pack_samples(std::vector{random_sample(5, 9, 4, 5, 2)}, {}, 1.0F);
-  for (const DType compute : {DType::float32, DType::bfloat16}) {
-    for (const bool checkpointing : {false, true}) {
-      const TrainingTransformer::Options options{.activation_checkpointing = checkpointing,
-                                                 .compute = compute};
-      TrainingTransformer transformer(model.config, model.table, *model.kernels, model.account,
-                                      options);
-      FlatParameters parameters = rounded.parameters(model, compute);
-      const std::size_t before = model.account.live_bytes(MemoryUse::activations);
-      transformer.forward(batch, parameters);
-      EXPECT_EQ(model.account.live_bytes(MemoryUse::activations) - before,
-                TrainingTransformer::bytes(model.config, batch.layout.num_rows, options));
+  for (const ModelFamily family : {ModelFamily::qwen3, ModelFamily::olmo2}) {
+    TinyModel model(true, family);
+    const RoundedModel rounded(model);
+    for (const DType compute : {DType::float32, DType::bfloat16}) {
+      for (const bool checkpointing : {false, true}) {
+        const TrainingTransformer::Options options{.activation_checkpointing = checkpointing,
+                                                   .compute = compute};
+        TrainingTransformer transformer(model.config, model.table, *model.kernels, model.account,
+                                        options);
+        FlatParameters parameters = rounded.parameters(model, compute);
+        const std::size_t before = model.account.live_bytes(MemoryUse::activations);
+        transformer.forward(batch, parameters);
+        EXPECT_EQ(model.account.live_bytes(MemoryUse::activations) - before,
+                  TrainingTransformer::bytes(model.config, batch.layout.num_rows, options));
+      }
     }
+    EXPECT_EQ(TrainingTransformer::bytes(model.config, 0, {}), 0U);
   }
-  EXPECT_EQ(TrainingTransformer::bytes(model.config, 0, {}), 0U);
 }
 
 // ---- bfloat16
@@ -508,7 +512,8 @@ TEST(TrainingTransformer, BytesIsWhatForwardAllocates) {
 TEST(TrainingTransformerBfloat16, GradientsFollowFloat32) {
   for (const auto& [tied, family] : {std::pair(false, ModelFamily::qwen2),
                                      {true, ModelFamily::qwen2},
-                                     {true, ModelFamily::qwen3}}) {
+                                     {true, ModelFamily::qwen3},
+                                     {false, ModelFamily::olmo2}}) {
     TinyModel model(tied, family);
     const RoundedModel rounded(model);
     const PackedBatch batch = make_batch(MaskKind::noise);
