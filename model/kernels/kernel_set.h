@@ -229,8 +229,9 @@ class KernelSet {
                                TensorView gate_gradient, TensorView up_gradient) = 0;
   /// y += x, of any equal shapes.
   virtual void add(ConstTensorView x, TensorView y) = 0;
-  /// y = x, each float32 or bfloat16: widened exactly or rounded to nearest even.
-  virtual void convert(ConstTensorView x, TensorView y) = 0;
+  /// y = factor · x, any equal shapes, each float32 or bfloat16: widened exactly or rounded to
+  /// nearest even. y may be x.
+  virtual void convert(ConstTensorView x, TensorView y, float factor = 1) = 0;
   /// Moves the plan's kept rows of x [M, C] to its front.
   virtual void keep_rows(const DecodePlan& plan, TensorView x) = 0;
 

@@ -18,6 +18,7 @@ struct RotarySettings {
   double low_frequency_factor = 1;      ///< llama3, as the next two.
   double high_frequency_factor = 4;     ///< Above low_frequency_factor.
   std::int64_t original_positions = 0;  ///< P: positions of the original training.
+  double scale = 1;                     ///< Cosines and sines are multiplied by it.
 
   bool operator==(const RotarySettings&) const = default;
 };

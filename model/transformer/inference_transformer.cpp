@@ -514,7 +514,7 @@ void InferenceTransformer::State::next_sublayer(const ConstTensorView& norm_afte
     kernels.add(branch, stream);
     kernels.convert(stream, normed);
   } else {
-    kernels.add_rms_norm(branch, stream, norm_before, layer_plan.epsilon, normed, {});
+    kernels.add_rms_norm(branch, stream, norm_before, layer_plan.stream_epsilon, normed, {});
   }
 }
 
@@ -542,11 +542,14 @@ void InferenceTransformer::State::forward() {
   const Shape all{plan->num_rows(DecodeRows::all), layer_plan.hidden};
   const TensorView stream = work.stream.floats(all);
   kernels.embedding(plan->rows(DecodeRows::all), embedding, stream);
+  if (layer_plan.embedding_factor != 1.0F) {
+    kernels.convert(stream, stream, layer_plan.embedding_factor);
+  }
   using enum LayerWeight;
   if (const ConstTensorView& norm = layers.front().vectors[attention_norm]; norm.empty()) {
     kernels.convert(stream, work.of(work.normed, all));
   } else {
-    kernels.rms_norm(stream, norm, layer_plan.epsilon, work.of(work.normed, all), {});
+    kernels.rms_norm(stream, norm, layer_plan.stream_epsilon, work.of(work.normed, all), {});
   }
   for (std::size_t index = 0; index < layers.size(); ++index) {
     const auto& vectors = layers[index].vectors;
@@ -562,6 +565,9 @@ void InferenceTransformer::State::forward() {
     next_sublayer(vectors[feed_forward_output_norm],
                   last ? final_norm : layers[index + 1].vectors[attention_norm], rows);
     note_progress();
+  }
+  if (layer_plan.hidden_factor != 1.0F) {
+    kernels.convert(hidden(), hidden(), layer_plan.hidden_factor);
   }
 }
 

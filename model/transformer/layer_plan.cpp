@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace jforge {
 
@@ -18,9 +19,20 @@ LayerPlan::LayerPlan(const TransformerConfig& config)
       query(heads.heads * heads.size),
       key_value(heads.key_heads * heads.size),
       epsilon(static_cast<float>(config.rms_norm_eps)),
+      stream_epsilon(static_cast<float>(config.rms_norm_eps / (config.multipliers.residual *
+                                                               config.multipliers.residual))),
+      embedding_factor(
+          static_cast<float>(config.multipliers.embedding / config.multipliers.residual)),
+      hidden_factor(static_cast<float>(1 / config.multipliers.logits)),
       rope(static_cast<std::size_t>(config.num_layers), config.rope) {
   for (const std::int64_t layer : config.layers_without_rope) {
     rope[static_cast<std::size_t>(layer)] = {.scaling = RotaryScaling::off};
+  }
+  if (const double attention = config.multipliers.attention; attention != 0) {
+    // Queries and keys take half each of what kernels, which multiply by 1 / √D, lack.
+    for (RotarySettings& one : rope) {
+      one.scale = std::sqrt(attention * std::sqrt(static_cast<double>(heads.size)));
+    }
   }
   const FamilyTraits& family = traits_of(config.family);
   const auto add = [this](bool present, LayerWeight weight, const char* name, Shape shape) {

@@ -68,8 +68,13 @@ struct LayerPlan {
   AttentionHeads heads;
   std::int64_t query;                  ///< H · D
   std::int64_t key_value;              ///< Hkv · D
-  float epsilon;                       ///< Of all RMS norms.
-  std::vector<RotarySettings> rope;    ///< Rotary embedding of each layer.
+  float epsilon;         ///< Of RMS norms, but for those of the residual stream.
+  float stream_epsilon;  ///< Of those.
+  /// Of embeddings. The residual stream is kept divided by the residual multiplier: its norms see
+  /// no difference if their epsilon is divided by the multiplier's square.
+  float embedding_factor;
+  float hidden_factor;  ///< Of what the last norm leaves, for logits are divided.
+  std::vector<RotarySettings> rope;    ///< Of each layer; scaled so that attention is as it multiplies.
   std::vector<PlannedWeight> weights;  ///< Of one layer, in the order of the flat vector.
 
   [[nodiscard]] std::int64_t num_layers() const { return std::ssize(rope); }

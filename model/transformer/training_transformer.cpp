@@ -212,6 +212,11 @@ struct TrainingTransformer::State : Activations {
         plan(set.make_plan(layer_plan.heads, memory)) {}
 
   void reserve(std::int64_t rows);
+  void scale(const TensorView& x, float factor) {
+    if (factor != 1.0F) {
+      kernels.convert(x, x, factor);
+    }
+  }
   void check(const PackedBatch& batch) const;
   [[nodiscard]] LayerPass layer_pass(std::size_t layer, const BorrowedGroup& borrowed,
                                      const OpenGradient* gradients = nullptr) const {
@@ -352,9 +357,9 @@ void TrainingTransformer::State::norm_stream(const TensorView& lacking, const Te
                                              const ConstTensorView& weight, const TensorView& y,
                                              const TensorView& inverse_rms) {
   if (lacking.empty()) {
-    kernels.rms_norm(stream, weight, layer_plan.epsilon, y, inverse_rms);
+    kernels.rms_norm(stream, weight, layer_plan.stream_epsilon, y, inverse_rms);
   } else {
-    kernels.add_rms_norm(lacking, stream, weight, layer_plan.epsilon, y, inverse_rms);
+    kernels.add_rms_norm(lacking, stream, weight, layer_plan.stream_epsilon, y, inverse_rms);
   }
 }
 
@@ -520,6 +525,7 @@ ConstTensorView TrainingTransformer::forward(const PackedBatch& batch,
     const BorrowedGroup borrowed(parameters, state.table, model.embedding->group);
     if (work) {
       state.kernels.embedding(state.plan->rows(), borrowed(model.embedding), state.residual[0]);
+      state.scale(state.residual[0], state.layer_plan.embedding_factor);
     }
   }
   // A layer's output lacks the stream before its last sublayer until the next one begins.
@@ -541,6 +547,7 @@ ConstTensorView TrainingTransformer::forward(const PackedBatch& batch,
   }
   state.norm_stream(lacking, state.residual.back(), borrowed(model.final_norm), state.hidden,
                     state.final_inverse_rms);
+  state.scale(state.hidden, state.layer_plan.hidden_factor);
   return state.hidden;
 }
 
@@ -580,6 +587,7 @@ void TrainingTransformer::loss_and_backward(ParameterSource& parameters, const L
       state.kernels.vocabulary_loss(*state.plan, state.hidden,
                                     (tied ? *tied_head : borrowed)(model.head), with_teacher,
                                     gradient.normed, (tied ? *embedding : head)(model.head));
+      state.scale(gradient.normed, state.layer_plan.hidden_factor);
       state.kernels.queue().zero(gradient.residual);
       state.kernels.rms_norm_backward(gradient.normed, state.residual.back(),
                                       borrowed(model.final_norm), state.final_inverse_rms,
@@ -615,6 +623,7 @@ void TrainingTransformer::loss_and_backward(ParameterSource& parameters, const L
     embedding->clear(state.kernels.queue());
   }
   if (work) {
+    state.scale(gradient.residual, state.layer_plan.embedding_factor);
     state.kernels.embedding_backward(*state.plan, gradient.residual, (*embedding)(model.embedding));
   }
   embedding->ready();

@@ -110,6 +110,12 @@ void TransformerConfig::validate() const {
   require(std::isfinite(rope.theta) && rope.theta > 1, "rope_theta",
           fmt::format("{} is not above 1", rope.theta));
   require_scaling(rope);
+  for (const auto& [key, value] : kMultipliers) {
+    // Within float32 also after LayerPlan has divided by their squares.
+    const double factor = multipliers.*value;
+    require(!traits_of(family).multipliers || (factor >= 1e-6 && factor <= 1e6), key,
+            fmt::format("{} is outside 1e-6 … 1e6", factor));
+  }
   for (std::size_t i = 0; i < layers_without_rope.size(); ++i) {
     const std::int64_t layer = layers_without_rope[i];
     require(layer >= (i == 0 ? 0 : layers_without_rope[i - 1] + 1) && layer < num_layers,

@@ -30,6 +30,25 @@ enum class QueryKeyNorm : std::uint8_t {
   projections,  ///< All heads of a token together, by a weight [H · D], for keys [Hkv · D].
 };
 
+/// Granite's factors.
+struct Multipliers {
+  double embedding = 1;  ///< Of embeddings.
+  double attention = 0;  ///< Of attention scores; 0: 1 / √D.
+  double residual = 1;   ///< Of what each sublayer adds to the residual stream.
+  double logits = 1;     ///< Logits are divided by it.
+  bool operator==(const Multipliers&) const = default;
+};
+/// All of them by their names in config.json; `transformers` takes 1 for an absent one.
+struct NamedMultiplier {
+  const char* key;
+  double Multipliers::*value;
+};
+inline constexpr NamedMultiplier kMultipliers[] = {
+    {"embedding_multiplier", &Multipliers::embedding},
+    {"attention_multiplier", &Multipliers::attention},
+    {"residual_multiplier", &Multipliers::residual},
+    {"logits_scaling", &Multipliers::logits}};
+
 /// What is particular to a family: its names in config.json, what its layers have, and what
 /// `transformers` takes for a key that the file lacks. A family of the same layers is one row.
 struct FamilyTraits {
@@ -38,6 +57,7 @@ struct FamilyTraits {
   const char* architecture;
   bool attention_bias = false;  ///< Query, key and value projections have a bias.
   QueryKeyNorm query_key_norm = QueryKeyNorm::none;
+  bool multipliers = false;  ///< config.json has kMultipliers.
   bool norms_after = false;  ///< RMS norms come after attention and feed-forward, not before.
   bool some_layers_without_rope = false;       ///< no_rope_layers, or no_rope_layer_interval.
   bool needs_kv_heads = false;                 ///< num_key_value_heads may be null but not absent.
@@ -66,6 +86,7 @@ struct TransformerConfig {
   std::int64_t max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
   RotarySettings rope = {};
+  Multipliers multipliers = {};
   /// Layers whose queries and keys are not rotated: 0-based, ascending.
   std::vector<std::int64_t> layers_without_rope = {};
   bool tie_word_embeddings = false;

@@ -192,7 +192,7 @@ class CpuKernelSet final : public KernelSet {
   void swiglu_backward(ConstTensorView y_gradient, ConstTensorView gate, ConstTensorView up,
                        TensorView gate_gradient, TensorView up_gradient) override;
   void add(ConstTensorView x, TensorView y) override;
-  void convert(ConstTensorView x, TensorView y) override;
+  void convert(ConstTensorView x, TensorView y, float factor = 1) override;
   void keep_rows(const DecodePlan& plan, TensorView x) override;
 
   void linear(ConstTensorView x, ConstTensorView weight, ConstTensorView bias,

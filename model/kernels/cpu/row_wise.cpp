@@ -314,17 +314,21 @@ void CpuKernelSet::add(ConstTensorView x, TensorView y) {
   });
 }
 
-void CpuKernelSet::convert(ConstTensorView x, TensorView y) {
+void CpuKernelSet::convert(ConstTensorView x, TensorView y, float factor) {
   expect_shape(y, x.shape(), "convert y");
   expect_floating(x, "convert x");
   expect_floating(y, "convert y");
   for_runs(x.elements(), [&](std::int64_t begin, std::int64_t count) {
     Run scratch;
-    if (y.dtype() == DType::float32) {
-      copy_floats(vector_, x, begin, count, y.data<float>() + begin);
-    } else {
-      round_floats(vector_, floats_of(vector_, x, begin, count, scratch), y, begin, count);
+    float* const result = room_for(y, begin, scratch);
+    const float* values = floats_of(vector_, x, begin, count, result);
+    if (factor != 1.0F) {
+      std::transform(values, values + count, result, [&](float value) { return factor * value; });
+      values = result;
+    } else if (values != result && y.dtype() == DType::float32) {
+      std::copy_n(values, count, result);
     }
+    round_floats(vector_, values, y, begin, count);
   });
 }
 

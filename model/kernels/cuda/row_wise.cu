@@ -397,10 +397,14 @@ struct SwigluBackward {
 struct Convert {
   FloatSource x;
   FloatTarget y;
+  float factor;
   template <int kCount>
   JFORGE_DEVICE void take(std::int64_t i) const {
     float values[kCount];
     x.read(i, values);
+    for (int e = 0; e < kCount; ++e) {
+      values[e] = factor == 1.0F ? values[e] : factor * values[e];
+    }
     y.write(i, values);
   }
 };
@@ -641,9 +645,9 @@ void CudaKernelSet::add(ConstTensorView x, TensorView y) {
   launch_words(queue_, x.elements(), begin_words(body.x, body.y), body, "add");
 }
 
-void CudaKernelSet::convert(ConstTensorView x, TensorView y) {
+void CudaKernelSet::convert(ConstTensorView x, TensorView y, float factor) {
   expect_shape(y, x.shape(), "convert y");
-  const Convert body{floating(x), floating(y)};
+  const Convert body{floating(x), floating(y), factor};
   launch_words(queue_, x.elements(), begin_words(body.x, body.y), body, "convert");
 }
 
