@@ -72,6 +72,11 @@ constexpr FamilyTraits kFamilies[] = {
      .query_key_norm = QueryKeyNorm::projections,
      .norms_after = true,
      .rope_theta = 10000},
+    {.family = ModelFamily::granite,
+     .model_type = "granite",
+     .architecture = "GraniteForCausalLM",
+     .multipliers = true,
+     .rope_theta = 10000},
 };
 
 }  // namespace

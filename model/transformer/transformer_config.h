@@ -21,6 +21,7 @@ enum class ModelFamily : std::uint8_t {
   smollm3,  ///< SmolLM3: no biases; some layers have no rotary embedding (NoPE).
   olmo2,    ///< OLMo 2: no biases; norms after attention and feed-forward, and of all queries and
             ///< of all keys of a token.
+  granite,  ///< Granite 3, dense: no biases; multipliers.
 };
 
 /// Which rows of queries and keys pass an RMS norm before they are rotated.

@@ -209,7 +209,9 @@ def model_options(family):
     llama3 = {"rope_type": "llama3", "rope_theta": 1000.0, "factor": 4.0, "low_freq_factor": 1.0,
               "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
     return {"qwen2": {"tie_word_embeddings": True}, "qwen3": {"head_dim": 16}, "llama": {"head_dim": 10, "rope_parameters": llama3},
-            "mistral": {"sliding_window": None}, "smollm3": {"no_rope_layers": [0, 1]}, "olmo2": {}}[family]
+            "mistral": {"sliding_window": None}, "smollm3": {"no_rope_layers": [0, 1]}, "olmo2": {},
+            "granite": {"embedding_multiplier": 3.0, "attention_multiplier": 0.5, "residual_multiplier": 0.8,
+                        "logits_scaling": 1.5}}[family]
 
 
 @unittest.skipUnless(transformers, "the Python packages torch and transformers are not installed")
@@ -376,6 +378,9 @@ class Models(EndToEndTest):
 
     def test_olmo2(self):
         self.check("olmo2")
+
+    def test_granite(self):
+        self.check("granite")
 
 
 class ImportTest(EndToEndTest):

@@ -29,8 +29,8 @@ namespace fs = std::filesystem;
 constexpr std::array kQwen2Models{"gqa-untied", "mha-tied"};
 /// Other families, with one file of losses each, because losses do not depend on the family; qwen3
 /// also has the losses that the Qwen2 models lack.
-constexpr std::array kFamilyModels{"qwen3",        "qwen3-tied", "llama-tied", "llama3",
-                                   "llama-linear", "mistral",    "smollm3",    "olmo2"};
+constexpr std::array kFamilyModels{"qwen3",   "qwen3-tied", "llama-tied", "llama3", "llama-linear",
+                                   "mistral", "smollm3",    "olmo2",      "granite"};
 
 std::vector<std::string> model_names() {
   std::vector<std::string> names(kQwen2Models.begin(), kQwen2Models.end());

@@ -26,6 +26,8 @@ FAMILIES = {
     "mistral": ("mistral", {"head_dim": 6, "sliding_window": None, "rope_theta": 50.0}),
     "smollm3": ("smollm3", {"no_rope_layer_interval": 2, "rope_theta": 50.0}),
     "olmo2": ("olmo2", {"num_key_value_heads": 2, "rope_theta": 50.0}),
+    "granite": ("granite", {"embedding_multiplier": 3.0, "attention_multiplier": 0.75, "residual_multiplier": 0.4,
+                            "logits_scaling": 2.5, "rope_theta": 50.0}),
 }
 VOCABULARY, PROMPT, BLOCK, BLOCKS, WINDOW = 19, 5, 4, 4, 4
 

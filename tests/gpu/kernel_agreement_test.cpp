@@ -26,11 +26,14 @@ using ::testing::Not;
 
 // ---- types
 
-TEST_F(KernelAgreement, ConvertCopiesFloat32) {
+TEST_F(KernelAgreement, ConvertCopiesAndScales) {
   expect_same_bits([&](Tensors& t) -> std::vector<TensorView> {
     const TensorView y = t.blank({300, 70});
     t.kernels.convert(t(random_floats(300 * 70, 2), {300, 70}), y);
-    return {y};
+    const TensorView scaled = t.blank({300, 70}, DType::bfloat16);
+    t.kernels.convert(y, scaled, 0.7F);
+    t.kernels.convert(scaled, scaled, 3.1F);
+    return {y, scaled};
   });
 }
 

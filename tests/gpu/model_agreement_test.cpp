@@ -117,7 +117,8 @@ TEST(Narrow, LossesAndGradientsAreAsCloseToFloat32AsTheCpus) {
   for (const auto& [family, head_size] : {std::pair(ModelFamily::qwen3, 64),
                                           {ModelFamily::llama, 64},
                                           {ModelFamily::qwen3, 128},
-                                          {ModelFamily::olmo2, 64}}) {
+                                          {ModelFamily::olmo2, 64},
+                                          {ModelFamily::granite, 64}}) {
     TransformerConfig config = test::tiny_config(head_size == 128, family);
     config.own_head_size = head_size;
     TinyModel model(config);
@@ -786,7 +787,8 @@ TEST(DecodingMethods, AWarmStepIsTwoCopies) {
 
 INSTANTIATE_TEST_SUITE_P(Heads, ModelAgreement,
                          ::testing::Values(test::tiny_config(false), test::tiny_config(true),
-                                           test::tiny_config(false, ModelFamily::olmo2)),
+                                           test::tiny_config(false, ModelFamily::olmo2),
+                                           test::tiny_config(true, ModelFamily::granite)),
                          [](const auto& one) {
                            return std::string(one.param.tie_word_embeddings ? "tied_" : "untied_") +
                                   traits_of(one.param.family).model_type;

@@ -21,6 +21,8 @@ inline TransformerConfig tiny_config(bool tied = false, ModelFamily family = Mod
     config.own_head_size = 6;
   } else if (family == ModelFamily::smollm3) {
     config.layers_without_rope = {1};
+  } else if (family == ModelFamily::granite) {
+    config.multipliers = {.embedding = 3, .attention = 0.4, .residual = 0.25, .logits = 1.5};
   }
   config.rope.theta = 10000.0;
   config.tie_word_embeddings = tied;

@@ -16,7 +16,23 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-using HfConfigTest = HfModelTest;
+class HfConfigTest : public HfModelTest {
+ protected:
+  static ordered_json config_of(const char* architecture, const char* model_type) {
+    ordered_json config = ordered_json::parse(kConfig);
+    config["architectures"] = {architecture};
+    config["model_type"] = model_type;
+    return config;
+  }
+  TransformerConfig read(const ordered_json& config) const {
+    write(source_ / "config.json", config.dump());
+    return read_hf_config(source_);
+  }
+  std::string refusal_of(const ordered_json& config) {
+    write(source_ / "config.json", config.dump());
+    return config_refusal();
+  }
+};
 
 TEST_F(HfConfigTest, ReadsTheConfiguration) {
   const TransformerConfig config = read_hf_config(source_);
@@ -241,35 +257,24 @@ TEST_F(HfConfigTest, ReadsFamiliesWithoutBiases) {
 }
 
 TEST_F(HfConfigTest, ReadsQwen3) {
-  ordered_json config = ordered_json::parse(kConfig);
-  config["architectures"] = {"Qwen3ForCausalLM"};
-  config["model_type"] = "qwen3";
-  write(source_ / "config.json", config.dump());
-  EXPECT_EQ(read_hf_config(source_).head_size(), 128) << "what transformers takes";
+  ordered_json config = config_of("Qwen3ForCausalLM", "qwen3");
+  EXPECT_EQ(read(config).head_size(), 128) << "what transformers takes";
   config["head_dim"] = 6;
-  write(source_ / "config.json", config.dump());
-  const TransformerConfig qwen3 = read_hf_config(source_);
+  const TransformerConfig qwen3 = read(config);
   EXPECT_EQ(qwen3.family, ModelFamily::qwen3);
   EXPECT_EQ(qwen3.head_size(), 6);
   EXPECT_EQ(LayerPlan(qwen3).elements(LayerWeight::q_norm), 6);
   EXPECT_EQ(LayerPlan(qwen3).elements(LayerWeight::q_bias), 0);
   config["attention_bias"] = true;
-  write(source_ / "config.json", config.dump());
-  EXPECT_THAT(config_refusal(), HasSubstr("attention_bias"));
+  EXPECT_THAT(refusal_of(config), HasSubstr("attention_bias"));
 }
 
 TEST_F(HfConfigTest, ReadsSmolLM3) {
-  ordered_json config = ordered_json::parse(kConfig);
-  config["architectures"] = {"SmolLM3ForCausalLM"};
-  config["model_type"] = "smollm3";
+  ordered_json config = config_of("SmolLM3ForCausalLM", "smollm3");
   config["num_hidden_layers"] = 9;
   config.erase("tie_word_embeddings");
   config.erase("rope_theta");
-  const auto read = [&] {
-    write(source_ / "config.json", config.dump());
-    return read_hf_config(source_);
-  };
-  const TransformerConfig absent = read();
+  const TransformerConfig absent = read(config);
   EXPECT_THAT(absent.layers_without_rope, ElementsAre(3, 7)) << "what transformers takes";
   EXPECT_EQ(absent.rope.theta, 2e6);
   EXPECT_TRUE(absent.tie_word_embeddings);
@@ -278,43 +283,56 @@ TEST_F(HfConfigTest, ReadsSmolLM3) {
   EXPECT_EQ(plan.rope[3].scaling, RotaryScaling::off);
   EXPECT_EQ(plan.rope[4], absent.rope);
   config["no_rope_layer_interval"] = 2;
-  EXPECT_THAT(read().layers_without_rope, ElementsAre(1, 3, 5, 7));
+  EXPECT_THAT(read(config).layers_without_rope, ElementsAre(1, 3, 5, 7));
   config["no_rope_layers"] = {0, 1, 1, 1, 1, 1, 1, 1, 0, 0};
-  EXPECT_THAT(read().layers_without_rope, ElementsAre(0, 8));
+  EXPECT_THAT(read(config).layers_without_rope, ElementsAre(0, 8));
   const std::vector<ordered_json> refused{{1, 0}, "all", {1, 1, 1, 1, 1, 1, 1, 1, 2}};
   for (const ordered_json& layers : refused) {
     config["no_rope_layers"] = layers;
-    write(source_ / "config.json", config.dump());
-    EXPECT_THAT(config_refusal(), HasSubstr("no_rope_layers")) << layers;
+    EXPECT_THAT(refusal_of(config), HasSubstr("no_rope_layers")) << layers;
   }
   config.erase("no_rope_layers");
   config["no_rope_layer_interval"] = 0;
-  write(source_ / "config.json", config.dump());
-  EXPECT_THAT(config_refusal(), HasSubstr("no_rope_layer_interval"));
+  EXPECT_THAT(refusal_of(config), HasSubstr("no_rope_layer_interval"));
 }
 
 TEST_F(HfConfigTest, ReadsOlmo2) {
-  ordered_json config = ordered_json::parse(kConfig);
-  config["architectures"] = {"Olmo2ForCausalLM"};
-  config["model_type"] = "olmo2";
+  ordered_json config = config_of("Olmo2ForCausalLM", "olmo2");
   config["num_key_value_heads"] = nullptr;
   config.erase("rope_theta");
-  const auto written = [&] {
-    write(source_ / "config.json", config.dump());
-    return source_;
-  };
-  const TransformerConfig olmo2 = read_hf_config(written());
+  const TransformerConfig olmo2 = read(config);
   EXPECT_EQ(olmo2.num_kv_heads, 4) << "what transformers takes";
   EXPECT_EQ(olmo2.rope.theta, 1e4);
   EXPECT_EQ(LayerPlan(olmo2).elements(LayerWeight::k_norm), 16);
   EXPECT_EQ(LayerPlan(olmo2).elements(LayerWeight::attention_norm), 0);
   config["attention_bias"] = true;
-  written();
-  EXPECT_THAT(config_refusal(), HasSubstr("config.json: attention_bias: true is not supported"));
+  EXPECT_THAT(refusal_of(config), HasSubstr("config.json: attention_bias: true is not supported"));
   config["attention_bias"] = false;
   config.erase("rms_norm_eps");
-  written();
-  EXPECT_THAT(config_refusal(), HasSubstr("rms_norm_eps: missing"));
+  EXPECT_THAT(refusal_of(config), HasSubstr("rms_norm_eps: missing"));
+}
+
+TEST_F(HfConfigTest, ReadsGranite) {
+  ordered_json config = config_of("GraniteForCausalLM", "granite");
+  EXPECT_EQ(read(config).multipliers,
+            (Multipliers{.embedding = 1, .attention = 1, .residual = 1, .logits = 1}))
+      << "what transformers takes";
+  config.update({{"embedding_multiplier", 12},
+                 {"attention_multiplier", 0.125},
+                 {"residual_multiplier", 0.5},
+                 {"logits_scaling", 8.0}});
+  const LayerPlan plan(read(config));
+  EXPECT_EQ(plan.embedding_factor, 24);
+  EXPECT_EQ(plan.stream_epsilon, 4 * plan.epsilon);
+  EXPECT_EQ(plan.rope[1].scale, 0.5) << "0.125 instead of 1 / √4, half each of q and k";
+  EXPECT_EQ(plan.hidden_factor, 0.125F);
+  for (const auto& [key, value] : kMultipliers) {
+    for (const ordered_json& wrong : {ordered_json(0), ordered_json("12"), ordered_json(-1)}) {
+      ordered_json changed = config;
+      changed[key] = wrong;
+      EXPECT_THAT(refusal_of(changed), AllOf(HasSubstr("config.json"), HasSubstr(key))) << wrong;
+    }
+  }
 }
 
 TEST_F(HfConfigTest, AcceptsModelTypeWithoutArchitectures) {

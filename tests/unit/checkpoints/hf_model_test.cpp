@@ -91,7 +91,8 @@ TEST_P(HfFamilyTest, ExportsUnderItsNames) {
 INSTANTIATE_TEST_SUITE_P(Families, HfFamilyTest,
                          ::testing::Values(ModelFamily::qwen2, ModelFamily::llama,
                                            ModelFamily::mistral, ModelFamily::qwen3,
-                                           ModelFamily::smollm3, ModelFamily::olmo2));
+                                           ModelFamily::smollm3, ModelFamily::olmo2,
+                                           ModelFamily::granite));
 
 TEST_F(HfModelTest, ExportAndImportRoundTrip) {
   Model model = make_model(/*shard_count=*/3);

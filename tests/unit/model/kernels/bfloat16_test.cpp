@@ -222,6 +222,11 @@ TEST_P(Bfloat16, RoundingIsThatOfTheElementType) {
     BFloat16s copied_shorts(values.size());
     kernels_->convert(view(shorts, shape), view(copied_shorts, shape));
     EXPECT_TRUE(same(copied_shorts, shorts));
+    kernels_->convert(view(values, shape), view(copied_shorts, shape), 0.75F);
+    kernels_->convert(view(copied, shape), view(copied, shape), 0.75F);
+    std::ranges::transform(values, longs.begin(), [](float value) { return 0.75F * value; });
+    EXPECT_TRUE(same_bits(copied, longs));
+    EXPECT_TRUE(same(copied_shorts, rounded(longs)));
   }
 }
 

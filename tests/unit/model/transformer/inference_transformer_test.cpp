@@ -383,7 +383,8 @@ INSTANTIATE_TEST_SUITE_P(Models, InferenceTransformerTest,
                          ::testing::Values(ModelCase{false}, ModelCase{true},
                                            ModelCase{false, ModelFamily::qwen3},
                                            ModelCase{true, ModelFamily::smollm3},
-                                           ModelCase{false, ModelFamily::olmo2}),
+                                           ModelCase{false, ModelFamily::olmo2},
+                                           ModelCase{true, ModelFamily::granite}),
                          model_name);
 
 TEST(InferenceTransformer, BytesIsWhatTheConstructorAllocates) {

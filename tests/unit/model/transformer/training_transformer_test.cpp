@@ -179,14 +179,16 @@ INSTANTIATE_TEST_SUITE_P(
                       GradientCase{MaskKind::window, false}, GradientCase{MaskKind::clean, true},
                       GradientCase{MaskKind::noise, false, ModelFamily::qwen3},
                       GradientCase{MaskKind::noise, false, ModelFamily::smollm3},
-                      GradientCase{MaskKind::noise, true, ModelFamily::olmo2}),
+                      GradientCase{MaskKind::noise, true, ModelFamily::olmo2},
+                      GradientCase{MaskKind::noise, true, ModelFamily::granite}),
     case_name);
 
 TEST(TrainingTransformer, ActivationCheckpointingChangesNoBit) {
   for (const auto& [tied, family] : {std::pair(false, ModelFamily::qwen2),
                                      {true, ModelFamily::qwen2},
                                      {true, ModelFamily::qwen3},
-                                     {false, ModelFamily::olmo2}}) {
+                                     {false, ModelFamily::olmo2},
+                                     {false, ModelFamily::granite}}) {
     TinyModel model(tied, family);
     const PackedBatch batch = make_batch(MaskKind::window);
     TrainingTransformer plain(model.config, model.table, *model.kernels, model.account, {});
@@ -513,7 +515,8 @@ TEST(TrainingTransformerBfloat16, GradientsFollowFloat32) {
   for (const auto& [tied, family] : {std::pair(false, ModelFamily::qwen2),
                                      {true, ModelFamily::qwen2},
                                      {true, ModelFamily::qwen3},
-                                     {false, ModelFamily::olmo2}}) {
+                                     {false, ModelFamily::olmo2},
+                                     {false, ModelFamily::granite}}) {
     TinyModel model(tied, family);
     const RoundedModel rounded(model);
     const PackedBatch batch = make_batch(MaskKind::noise);
