@@ -152,7 +152,8 @@ CheckpointManifest parse_document(std::string_view text) {
   manifest.state.step = json_integer<std::int64_t>(document.at("step"));
   manifest.state.phase = document.at("phase").get<std::string>();
   manifest.state.optimizer_updates = json_integer<std::int64_t>(document.at("optimizer_updates"));
-  manifest.state.identity = document.at("identity").get<std::map<std::string, std::string>>();
+  manifest.state.identity =
+      Identity(document.at("identity").get<std::map<std::string, std::string>>());
   manifest.state.cursors = document.at("cursors").get<std::string>();
   manifest.world_size = json_integer<int>(document.at("world_size"));
   manifest.has_moments = document.at("moments").get<bool>();

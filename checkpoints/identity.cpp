@@ -40,6 +40,14 @@ bool is_accepted(const IdentityDifference& difference, const std::vector<std::st
 }
 }  // namespace
 
+KeyChange Identity::change_of(const std::string& key) const {
+  if (key == kPromptsDigest || key == kModelHash || key == kTokenizerHash) {
+    return {.fixed_from = FixedFrom::import};
+  }
+  const auto found = changes.find(key);
+  return found == changes.end() ? KeyChange() : found->second;
+}
+
 std::vector<IdentityDifference> identity_differences(const Identity& recorded,
                                                      const Identity& present) {
   Identity keys = recorded;
@@ -47,7 +55,8 @@ std::vector<IdentityDifference> identity_differences(const Identity& recorded,
   std::vector<IdentityDifference> differences;
   for (const auto& entry : keys) {
     const std::string& key = entry.first;
-    IdentityDifference difference{key, value_of(recorded, key), value_of(present, key)};
+    IdentityDifference difference{key, value_of(recorded, key), value_of(present, key),
+                                  present.change_of(key)};
     if (recorded.contains(key) != present.contains(key) ||
         difference.recorded != difference.present) {
       differences.push_back(std::move(difference));
@@ -63,7 +72,7 @@ void expect_same_identity(const std::string& holder, const Identity& recorded,
   std::string acceptance;
   for (const IdentityDifference& difference : identity_differences(recorded, present)) {
     if (!is_accepted(difference, accepted, earlier)) {
-      if (!is_fixed_by_import(difference.key)) {
+      if (difference.change.fixed_from != FixedFrom::import) {
         acceptance += " --accept-change " + difference.key;
       }
       refused += fmt::format("{}{}: {} → {}", refused.empty() ? "" : "; ", difference.key,
@@ -78,11 +87,6 @@ void expect_same_identity(const std::string& holder, const Identity& recorded,
     throw ConfigError(holder + " belongs to another configuration: " + refused +
                       "; use another run.directory" + acceptance);
   }
-}
-
-bool is_fixed_by_import(const std::string& key) {
-  return key.starts_with("prompts.") || key.starts_with("tokenizer.") ||
-         (key.starts_with("model.") && key != "model.decode_weights") || key == "run.seed";
 }
 
 std::string IdentityRecord::to_json() const {
@@ -134,12 +138,13 @@ IdentityRecord continue_identity(const std::string& holder, const IdentityRecord
   expect_same_identity(holder, before.identity, present, accepted_keys);
   IdentityRecord after{present, before.accepted};
   for (IdentityDifference& difference : identity_differences(before.identity, present)) {
-    if (prompts_imported && is_fixed_by_import(difference.key)) {
+    if (prompts_imported && difference.change.fixed_from == FixedFrom::import) {
       throw ConfigError(fmt::format(
           "{} has imported its prompts already, {} cannot change any more ({} → {}); use another "
           "run.directory",
           holder, difference.key, difference.recorded, difference.present));
     }
+    difference.change = {};
     after.accepted.push_back(std::move(difference));
   }
   return after;

@@ -3,26 +3,54 @@
 /// A run's identity: its identity configuration keys and input hashes, recorded in the run
 /// directory and every checkpoint.
 
+#include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace jforge {
 
-/// Digest of the imported prompts; absent before the import.
-inline constexpr const char* kPromptsDigest = "prompts.digest";
+/// Facts of an identity that are not configuration keys. Imported prompts depend on all three.
+inline constexpr const char* kPromptsDigest = "prompts.digest";  ///< Absent before the import.
+inline constexpr const char* kModelHash = "model.hash";
+inline constexpr const char* kTokenizerHash = "tokenizer.hash";
+
+/// From when on a run cannot change a key any more, even with --accept-change.
+enum class FixedFrom : std::uint8_t {
+  never,
+  import,  ///< After the import: the prompts depend on the key.
+  round,   ///< In the middle of a round: the key decides which samples a step trains.
+};
+/// What a change of a key means for a run that has begun.
+struct KeyChange {
+  FixedFrom fixed_from = FixedFrom::never;
+  bool other_loss = false;  ///< Losses before and after the change are not comparable.
+
+  bool operator==(const KeyChange&) const = default;
+};
 
 /// Key to value, both as the configuration prints them.
-using Identity = std::map<std::string, std::string>;
+struct Identity : std::map<std::string, std::string> {
+  using map::map;
+  explicit Identity(map values) : map(std::move(values)) {}
+
+  /// By key; a key that is not there has the default. Neither recorded nor compared.
+  std::map<std::string, KeyChange> changes = {};
+
+  [[nodiscard]] KeyChange change_of(const std::string& key) const;
+};
 
 struct IdentityDifference {
   std::string key;
   std::string recorded;  ///< "absent" if that side lacks the key.
   std::string present;   ///< Likewise.
+  KeyChange change = {};
 
   bool operator==(const IdentityDifference&) const = default;
 };
 
+/// Returns all differences, by key, with the key's KeyChange of `present`.
 [[nodiscard]] std::vector<IdentityDifference> identity_differences(const Identity& recorded,
                                                                    const Identity& present);
 
@@ -32,9 +60,6 @@ struct IdentityDifference {
 void expect_same_identity(const std::string& holder, const Identity& recorded,
                           const Identity& present, const std::vector<std::string>& accepted,
                           const std::vector<IdentityDifference>& earlier = {});
-
-/// Returns whether imported prompts depend on the key, so that the import fixes it.
-[[nodiscard]] bool is_fixed_by_import(const std::string& key);
 
 /// identity.json: the present identity and all accepted changes, so that checkpoints from before a
 /// change stay valid.
@@ -51,8 +76,9 @@ struct IdentityRecord {
   bool operator==(const IdentityRecord&) const = default;
 };
 
-/// Returns the record after `holder` continues as `present`. Throws ConfigError for a difference
-/// that is not accepted or that the import has fixed.
+/// Returns the record after `holder`, which was `before`, continues as `present` with the changes of
+/// `accepted_keys`. Throws ConfigError for a difference that is not accepted, and for an accepted
+/// one that `prompts_imported` forbids (FixedFrom::import).
 [[nodiscard]] IdentityRecord continue_identity(const std::string& holder,
                                                const IdentityRecord& before,
                                                const Identity& present,

@@ -76,16 +76,10 @@ void expect_apart(const std::string& key, const std::filesystem::path& output,
           "directory");
 }
 
-// What the trainer can do with trajectories alone.
 void validate_training(const TrainConfig& train) {
   train.validate();
   require(train.ar_weight > 0,
           "train.ar_weight = 0 leaves nothing to train on: there is no other loss of pairs");
-  require(train.teacher == TeacherKind::detached,
-          "train.teacher = \"frozen\" has nothing to teach without trajectories; set \"detached\"");
-  require(train.collapse.check_every == 0 && train.early_stop.every == 0,
-          "train.collapse_check_every and train.early_stop_every are there for jforge run alone; "
-          "set 0");
 }
 
 }  // namespace

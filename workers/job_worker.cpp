@@ -50,7 +50,7 @@ JobWorker::JobWorker(const JobConfig& config, WorkerServices services, Identity 
       identity_(std::move(identity)),
       accepted_(std::move(accepted)),
       layout_(config.run.directory),
-      weights_(services_, config.model.source, identity_.at("model.hash"), layout_.checkpoints()),
+      weights_(services_, config.model.source, identity_.at(kModelHash), layout_.checkpoints()),
       import_(config, services_, layout_),
       generation_(config, services_, layout_, identity_, weights_),
       export_(config, services_, layout_, weights_) {}
@@ -89,7 +89,9 @@ void JobWorker::resume(const ResumeChoice& choice) {
 
 void JobWorker::expect_identity_of(const Checkpoint& checkpoint) {
   // A checkpoint implies a finished import, whose settings cannot change any more.
-  std::erase_if(accepted_.keys, is_fixed_by_import);
+  std::erase_if(accepted_.keys, [&](const std::string& key) {
+    return identity_.change_of(key).fixed_from == FixedFrom::import;
+  });
   Identity present = identity_;
   if (const auto lost_digest = import_.expect_prompts_of(checkpoint, identity_)) {
     present[kPromptsDigest] = *lost_digest;

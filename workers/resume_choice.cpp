@@ -5,7 +5,6 @@
 
 #include <charconv>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "checkpoints/checkpoint_writer.h"
 #include "data/trajectories/trajectory_store.h"
@@ -146,9 +145,9 @@ void leave_newer_checkpoints(const Communicator& comm, const std::filesystem::pa
 }
 
 void expect_same_samples(const Checkpoint& checkpoint, const Identity& present) {
-  for (const auto& [key, before, now] :
+  for (const auto& [key, before, now, change] :
        identity_differences(checkpoint.manifest.state.identity, present)) {
-    if (key == "train.batch_samples" || key.starts_with("train.filter_")) {
+    if (change.fixed_from == FixedFrom::round) {
       throw ConfigError(fmt::format(
           "{}: {} → {} would leave samples out and train others again, as {} is in the midst of "
           "them; put it back (with --accept-change {} where an earlier start has recorded it), or "
@@ -160,26 +159,14 @@ void expect_same_samples(const Checkpoint& checkpoint, const Identity& present) 
 
 void forget_other_losses(SpikeGuardState& guard, const Identity& recorded, const Identity& present,
                          std::int32_t round) {
-  static const std::set<std::string> of_training = {"train.ar_loss",
-                                                    "train.ar_weight",
-                                                    "train.consistency_decay",
-                                                    "train.consistency_weight",
-                                                    "train.kept",
-                                                    "train.reduction",
-                                                    "train.spike_guard_measure",
-                                                    "train.teacher",
-                                                    "train.train_prompt"};
   const std::string of_round = fmt::format("rounds.{}.", round);
-  const auto changes_the_loss = [&](const std::string& key) {
-    return of_training.contains(key) ||
-           (key.starts_with(of_round) && !key.ends_with(".steps") && !key.ends_with(".epochs") &&
-            !key.ends_with(".learning_rate"));
-  };
   for (const IdentityDifference& difference : identity_differences(recorded, present)) {
-    if (changes_the_loss(difference.key) && !guard.recent.empty()) {
+    const std::string& key = difference.key;
+    const bool concerns_round = !key.starts_with("rounds.") || key.starts_with(of_round);
+    if (difference.change.other_loss && concerns_round && !guard.recent.empty()) {
       guard.recent.clear();
       guard.in_a_row = 0;
-      log_info("{} has changed: the spike guard's window is filled anew", difference.key);
+      log_info("{} has changed: the spike guard's window is filled anew", key);
     }
   }
 }

@@ -62,14 +62,13 @@ void leave_newer_checkpoints(const Communicator& comm, const std::filesystem::pa
                              const Checkpoint& resumed,
                              const std::function<std::vector<std::filesystem::path>()>& made);
 
-/// Throws ConfigError where `present` differs from the identity of `checkpoint` in what decides
-/// which samples a step trains (train.batch_samples, train.filter_*): what has begun by one would
-/// leave samples out, or train them again, by the other.
+/// Throws ConfigError if `present` differs from the identity of `checkpoint`, which lies in the
+/// middle of a round, in a key that is FixedFrom::round: samples would be left out or trained
+/// again.
 void expect_same_samples(const Checkpoint& checkpoint, const Identity& present);
 
-/// Empties the window of `guard`, and says so, where `recorded` and `present` differ in what the
-/// measured loss of round `round` (0: there are none) is made of: its values would say nothing of
-/// the next ones, and what is left out as a spike never enters it.
+/// Empties the window of `guard`, and logs it, if `recorded` and `present` differ in a key of round
+/// `round` (0: there are no rounds) that changes the loss (KeyChange::other_loss).
 void forget_other_losses(SpikeGuardState& guard, const Identity& recorded, const Identity& present,
                          std::int32_t round);
 

@@ -250,9 +250,6 @@ void PromptImportConfig::validate() const {
   static_cast<void>(parse_fields(field));
   if (text) {
     static_cast<void>(parse_text_template(*text));
-    if (field != PromptImportConfig().field) {
-      throw ConfigError("prompts.text and prompts.field are both given: leave one out");
-    }
   }
   if (answer_field) {
     static_cast<void>(parse_fields(*answer_field));

@@ -154,7 +154,7 @@ ExitCode conversation_command(const JobOptions& options, const MpiSession& sessi
                          {.heartbeat_limit_seconds = training.run.heartbeat_limit_seconds});
     clock.set_deadline(training.run.hang_limit_seconds);
     clock.enter("open the run directory");
-    Identity identity = identity_values(fields(config));
+    Identity identity = identity_of(config);
     identify_training(comm, training, identity);
     RunDirectory directory(comm, {training.run.directory, write_toml(fields(config)), identity,
                                   options.accept_changes, options.resume == "never"});

@@ -53,8 +53,8 @@ JobFacts job_facts(const JobConfig& config, const DurableFacts& durable) {
 }
 
 // Returns identity keys and the hashes of what they name; rank 0 reads for all.
-std::map<std::string, std::string> job_identity(const Communicator& comm, JobConfig& config) {
-  std::map<std::string, std::string> identity = identity_values(job_fields(config));
+Identity job_identity(const Communicator& comm, JobConfig& config) {
+  Identity identity = identity_of(config);
   std::string hashes;
   together(comm, [&] {
     fault_point("identity");
@@ -65,8 +65,8 @@ std::map<std::string, std::string> job_identity(const Communicator& comm, JobCon
     }
   });
   hashes = broadcast_text(comm, hashes, 0);
-  identity["model.hash"] = hashes.substr(0, hashes.find(' '));
-  identity["tokenizer.hash"] = hashes.substr(hashes.find(' ') + 1);
+  identity[kModelHash] = hashes.substr(0, hashes.find(' '));
+  identity[kTokenizerHash] = hashes.substr(hashes.find(' ') + 1);
   return identity;
 }
 
@@ -356,7 +356,7 @@ class Job {
   bool all_phases_;
   JobConfig config_;
   ControlPlane control_;
-  std::map<std::string, std::string> identity_;
+  Identity identity_;
   RunDirectory directory_;
   std::unique_ptr<KernelSet> kernels_;
   ProgressDisplay display_{

@@ -14,7 +14,7 @@ namespace jforge {
 
 namespace {
 
-/// What a section's table cannot say, before and after it.
+/// What a section's table cannot say, before and after it. "{}" stands for other_sections().
 struct SectionProse {
   const char* before = "";
   const char* after = "";
@@ -36,16 +36,13 @@ const std::map<std::string, SectionProse>& prose() {
                   "of the settings that are given values is evaluated; `[evaluate]` has the "
                   "others."}},
       {"finetune",
-       {.before = "For `jforge finetune`, together with `[run]`, `[model]` (without "
-                  "`decode_weights`), `[train]` and `[checkpoint]`: ordinary training of an "
+       {.before = "For `jforge finetune`, together with {}: ordinary training of an "
                   "existing model on question–answer pairs. A pair is one conversation in "
                   "the model's chat template, the question as the user's turn as evaluation puts "
-                  "it; the loss is on the answer and its end-of-sequence token. Keys of `[train]` "
-                  "that tell of trajectories (`consistency_weight`, `reduction`, `kept`, "
-                  "`consistency_decay`) have no effect. Example: "
+                  "it; the loss is on the answer and its end-of-sequence token. Example: "
                   "[`finetune_smollm2.toml`](finetune_smollm2.toml)."}},
       {"pretrain",
-       {.before = "For `jforge pretrain`, together with `[run]`, `[train]` and `[checkpoint]`. "
+       {.before = "For `jforge pretrain`, together with {}. "
                   "Example: [`pretrain_quickstart.toml`](pretrain_quickstart.toml)."}},
   };
   return texts;
@@ -70,7 +67,7 @@ One TOML file. An unknown key is an error that names the nearest one, or what is
 
 Examples, complete and commented: [`quickstart.toml`](quickstart.toml), [`paper.toml`](paper.toml) (the paper's model, steps and rate), [`opencodeinstruct.toml`](opencodeinstruct.toml) and [`openthoughts2_math.toml`](openthoughts2_math.toml) (its data sets).
 
-*identity* keys decide what the run computes. They are stored with the run and its checkpoints, and continuing with another value is refused (exit 2) unless `--accept-change KEY` allows it. *operational* keys may change between two starts of the same run. The content of model and tokenizer files belongs to the identity too, under `model.hash` and `tokenizer.hash`; a pre-training or fine-tuning job records its data's content too, under `data.hash`. Trajectories that an accepted change or another checkpoint puts out of date are renamed to `*.stale`, which may be deleted, and are generated again.
+*identity* keys decide what the run computes. They are stored with the run and its checkpoints, and continuing with another value is refused (exit 2) unless `--accept-change KEY` allows it; nothing allows it for *import* keys once the prompts are imported, nor for *round* keys in the middle of a round. *operational* keys may change between two starts of the same run. †: for `jforge run` alone. The content of model and tokenizer files belongs to the identity too, under `model.hash` and `tokenizer.hash`; a pre-training or fine-tuning job records its data's content too, under `data.hash`. Trajectories that an accepted change or another checkpoint puts out of date are renamed to `*.stale`, which may be deleted, and are generated again.
 )";
 
 /// Every field of `jforge run`, with one round.
@@ -107,20 +104,64 @@ std::vector<ConfigField> fields_for(ConfigFor command) {
   throw InternalError("a command without configuration");
 }
 
-/// Every field of every section once; all rounds are alike, so they stand as one "rounds".
-std::vector<ConfigField> all_fields() {
-  std::vector<ConfigField> fields = run_fields();
-  for (const ConfigFor command : {ConfigFor::pretrain, ConfigFor::finetune}) {
-    for (ConfigField& field : fields_for(command)) {
-      if (field.section == "pretrain" || field.section == "finetune") {
-        fields.push_back(std::move(field));
-      }
-    }
-  }
+/// As one "rounds", since all rounds are alike.
+std::vector<ConfigField> with_one_round(std::vector<ConfigField> fields) {
   for (ConfigField& field : fields) {
     field.section = field.section.substr(0, field.section.find('.'));
   }
   return fields;
+}
+
+/// Every field of every command once.
+std::vector<ConfigField> all_fields() {
+  std::vector<ConfigField> fields = run_fields();
+  for (const ConfigFor command : {ConfigFor::pretrain, ConfigFor::finetune}) {
+    for (ConfigField& field : fields_for(command)) {
+      if (find_field(fields, field.path()) == nullptr) {
+        fields.push_back(std::move(field));
+      }
+    }
+  }
+  return with_one_round(std::move(fields));
+}
+
+/// The sections beside its own that the command of `section` reads: "`[run]` and `[train]`"; of a
+/// section with a single key that key.
+std::string other_sections(const std::string& section) {
+  std::map<std::string, std::vector<std::string>> keys;
+  std::vector<std::string> order;
+  for (const ConfigField& field :
+       fields_for(section == "pretrain" ? ConfigFor::pretrain : ConfigFor::finetune)) {
+    if (field.section == section) {
+      continue;
+    }
+    if (!keys.contains(field.section)) {
+      order.push_back(field.section);
+    }
+    keys[field.section].push_back(field.path());
+  }
+  std::string text;
+  for (const std::string& other : order) {
+    text += text.empty() ? "" : other == order.back() ? " and " : ", ";
+    text += keys[other].size() == 1 ? "`" + keys[other].front() + "`" : "`[" + other + "]`";
+  }
+  return text;
+}
+
+/// Whether other commands read the section, but not this key.
+bool is_for_run_alone(const ConfigField& field) {
+  return field.applies_to == Commands{ConfigFor::run} &&
+         std::ranges::any_of(finetuning_fields(), [&](const ConfigField& other) {
+           return other.section == field.section;
+         });
+}
+
+std::string kind_of(const ConfigField& field) {
+  std::string kind = field.kind == FieldKind::operational           ? "operational"
+                     : field.change.fixed_from == FixedFrom::import ? "import"
+                     : field.change.fixed_from == FixedFrom::round  ? "round"
+                                                                    : "identity";
+  return kind + (is_for_run_alone(field) ? "†" : "");
 }
 
 std::string header(const std::string& section) {
@@ -193,15 +234,17 @@ std::string reference_markdown() {
       text += fmt::format("\n## `{}`\n\n", header(section));
       const auto found = prose().find(section);
       if (found != prose().end() && *found->second.before != '\0') {
-        text += fmt::format("{}\n\n", found->second.before);
+        const std::string before = found->second.before;
+        text += before.find("{}") == std::string::npos
+                    ? before + "\n\n"
+                    : fmt::format(fmt::runtime(before), other_sections(section)) + "\n\n";
       }
       text += "| key | default | kind | meaning |\n| --- | --- | --- | --- |\n";
     }
     const std::optional<std::string> value = default_text(field);
     text +=
         fmt::format("| `{}` | {} | {} | {} |\n", field.key, value ? "`" + *value + "`" : "not set",
-                    field.kind == FieldKind::identity ? "identity" : "operational",
-                    escaped_bars(field.meaning));
+                    kind_of(field), escaped_bars(field.meaning));
   }
   close();
   return text;
@@ -243,8 +286,8 @@ std::string commented_config(const ConfigStart& start) {
       "# A configuration of `jforge run`. Commented keys show their defaults; [[rounds]] may be "
       "repeated.\n";
   std::string section;
-  for (const ConfigField& field : all_fields()) {
-    if (field.section == "pretrain" || field.section == "finetune" || field.section == "sweep") {
+  for (const ConfigField& field : with_one_round(run_fields())) {
+    if (field.section == "sweep") {
       continue;
     }
     if (field.section != section) {

@@ -3,10 +3,11 @@
 /// What the list of fields (field.h) tells a person or an editor: the reference page, a JSON
 /// schema, a commented configuration to start from, and the keys for command lines.
 
-#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
+
+#include "launch/config/field.h"
 
 namespace jforge {
 
@@ -27,12 +28,6 @@ struct ConfigStart {
 /// first round; every other key stands as a comment with its default and meaning.
 [[nodiscard]] std::string commented_config(const ConfigStart& start);
 
-/// Which command a configuration is for.
-enum class ConfigFor : std::uint8_t {
-  run,       ///< `jforge run` and what reads parts of its configuration.
-  pretrain,  ///< `jforge pretrain`
-  finetune,  ///< `jforge finetune`
-};
 /// A key as command lines name it.
 struct ConfigKey {
   std::string path;                ///< "train.beta1"; of the rounds "rounds.1.steps".

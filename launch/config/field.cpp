@@ -10,6 +10,35 @@ std::string toml_quoted(std::string_view text) {
   return stream.str();
 }
 
+std::string to_string(ConfigFor command) {
+  switch (command) {
+    case ConfigFor::run:
+      return "jforge run";
+    case ConfigFor::pretrain:
+      return "jforge pretrain";
+    case ConfigFor::finetune:
+      return "jforge finetune";
+  }
+  throw InternalError("a command without configuration");
+}
+
+void ConfigField::same_as_before(std::initializer_list<const char*> names) {
+  for (const char* const name : names) {
+    same_results.push_back(toml_quoted(name));
+  }
+}
+
+void ConfigField::same_as_before(double value) {
+  same_results.push_back(write_value(value).value());
+}
+
+void FieldList::add(const char* key, FieldKind kind, std::string meaning, std::string schema,
+                    std::function<std::optional<std::string>(const toml::node&)> read,
+                    std::function<std::optional<std::string>()> write) {
+  fields_.push_back({section_, key, kind, std::move(meaning), std::move(schema), std::move(read),
+                     std::move(write), applies_to_, KeyChange{.fixed_from = fixed_from_}});
+}
+
 std::string expected_whole_number(const toml::node& node, std::int64_t lowest,
                                   std::int64_t highest) {
   // --set takes what TOML cannot read, more than 64 bits too, for a text.

@@ -1,8 +1,9 @@
 #pragma once
 
-/// A configuration is a list of fields: section, key, kind, meaning and how to read and write the
-/// value. One list serves the TOML reader, the resolved file, --set, the unknown-key check, the
-/// identity of a run, and the reference, schema and template of config_reference.h.
+/// A configuration is a list of fields. A field is the only description of its key: which commands
+/// read it, what a change of it means, and how its value is read and written. One list serves the
+/// TOML reader, the resolved file, --set, the unknown-key check, the identity of a run, and the
+/// reference, schema and template of config_reference.h.
 
 #include <fmt/format.h>
 #include <toml++/toml.h>
@@ -14,6 +15,7 @@
 #include <initializer_list>
 #include <limits>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,6 +24,7 @@
 #include <variant>
 #include <vector>
 
+#include "checkpoints/identity.h"
 #include "data/tokenizer/chat_template.h"
 #include "runtime/error.h"
 
@@ -32,6 +35,20 @@ enum class FieldKind : std::uint8_t {
   identity,     ///< Part of the run's identity: resuming with another value is refused.
   operational,  ///< May differ between attempts (paths of logs, batch sizes of decoding, …).
 };
+
+/// Which command a configuration is for.
+enum class ConfigFor : std::uint8_t {
+  run,       ///< `jforge run` and the commands that read parts of its configuration.
+  pretrain,  ///< `jforge pretrain`
+  finetune,  ///< `jforge finetune`
+};
+using Commands = std::set<ConfigFor>;
+inline const Commands kAllCommands = {ConfigFor::run, ConfigFor::pretrain, ConfigFor::finetune};
+/// "jforge run"
+[[nodiscard]] std::string to_string(ConfigFor command);
+
+/// A TOML string that reads back as `text`.
+[[nodiscard]] std::string toml_quoted(std::string_view text);
 
 /// One key of the configuration file.
 struct ConfigField {
@@ -45,11 +62,21 @@ struct ConfigField {
   std::function<std::optional<std::string>(const toml::node&)> read;
   /// The value as TOML text; nothing when it is not set.
   std::function<std::optional<std::string>()> write;
+  /// Other commands refuse the key. Their runs record its default all the same.
+  Commands applies_to = kAllCommands;
+  KeyChange change = {};  ///< Of an identity key.
   /// Values of an identity key, as `write` has them, that compute what a run without the key does:
   /// with them the key is left out of the identity.
   std::vector<std::string> same_results = {};
+  /// Path of a key that, once set, leaves this one without effect: both together are refused.
+  std::string unless = {};
 
   [[nodiscard]] std::string path() const { return section + "." + key; }
+
+  /// Adds to `same_results` these names of an enumeration, or a number, or "not set".
+  void same_as_before(std::initializer_list<const char*> names);
+  void same_as_before(double value);
+  void unset_as_before() { same_results.emplace_back(); }
 };
 
 /// Names of an enumeration's values, in the order of the table.
@@ -58,9 +85,6 @@ struct EnumName {
   Enum value;
   const char* name;
 };
-
-/// A TOML string that reads back as `text`.
-[[nodiscard]] std::string toml_quoted(std::string_view text);
 
 // Readers and writers by type. `read_value` returns what was expected, or nothing on success.
 std::optional<std::string> read_value(const toml::node& node, bool& value);
@@ -153,16 +177,22 @@ std::optional<std::string> write_value(const std::optional<T>& value) {
   return value ? write_value(*value) : std::nullopt;
 }
 
-/// Collects fields; `in()` sets the section of those that follow.
+/// Collects fields. `in()` sets what the fields that follow have in common.
 class FieldList {
  public:
-  void in(std::string section) { section_ = std::move(section); }
+  void in(std::string section, Commands applies_to = kAllCommands,
+          FixedFrom fixed_from = FixedFrom::never) {
+    section_ = std::move(section);
+    applies_to_ = std::move(applies_to);
+    fixed_from_ = fixed_from;
+  }
 
   template <class T>
   void add(const char* key, T& value, FieldKind kind, std::string meaning) {
-    fields_.push_back({section_, key, kind, std::move(meaning), value_schema(value),
-                       [&value](const toml::node& node) { return read_value(node, value); },
-                       [&value] { return write_value(value); }});
+    add(
+        key, kind, std::move(meaning), value_schema(value),
+        [&value](const toml::node& node) { return read_value(node, value); },
+        [&value] { return write_value(value); });
   }
 
   template <class Enum, std::size_t N>
@@ -173,47 +203,42 @@ class FieldList {
     for (const auto& entry : table) {
       schema += std::string(schema.ends_with('[') ? "\"" : ", \"") + entry.name + "\"";
     }
-    fields_.push_back({section_, key, kind, std::move(meaning), schema + "]}",
-                       [&value, table](const toml::node& node) -> std::optional<std::string> {
-                         const auto text = node.value_exact<std::string>();
-                         std::string expected = "one of";
-                         for (const auto& entry : table) {
-                           if (text && *text == entry.name) {
-                             value = entry.value;
-                             return std::nullopt;
-                           }
-                           expected += std::string(" \"") + entry.name + "\"";
-                         }
-                         return expected;
-                       },
-                       [&value, table]() -> std::optional<std::string> {
-                         for (const auto& entry : table) {
-                           if (entry.value == value) {
-                             return toml_quoted(entry.name);
-                           }
-                         }
-                         throw InternalError(
-                             "an enumeration value has no name in the configuration");
-                       }});
+    add(
+        key, kind, std::move(meaning), schema + "]}",
+        [&value, table](const toml::node& node) -> std::optional<std::string> {
+          const auto text = node.value_exact<std::string>();
+          std::string expected = "one of";
+          for (const auto& entry : table) {
+            if (text && *text == entry.name) {
+              value = entry.value;
+              return std::nullopt;
+            }
+            expected += std::string(" \"") + entry.name + "\"";
+          }
+          return expected;
+        },
+        [&value, table]() -> std::optional<std::string> {
+          for (const auto& entry : table) {
+            if (entry.value == value) {
+              return toml_quoted(entry.name);
+            }
+          }
+          throw InternalError("an enumeration value has no name in the configuration");
+        });
   }
 
-  /// Of the field added last: these of its names compute the same (ConfigField::same_results).
-  void same_results(std::initializer_list<const char*> names) {
-    for (const char* const name : names) {
-      fields_.back().same_results.push_back(toml_quoted(name));
-    }
-  }
-  /// Likewise of what is not set.
-  void unset_is_as_before() { fields_.back().same_results.emplace_back(); }
-  /// Likewise of a number.
-  void same_results(double value) {
-    fields_.back().same_results.push_back(write_value(value).value());
-  }
-
+  /// The field added last, to say more about it.
+  [[nodiscard]] ConfigField& last() { return fields_.back(); }
   [[nodiscard]] std::vector<ConfigField> take() { return std::move(fields_); }
 
  private:
+  void add(const char* key, FieldKind kind, std::string meaning, std::string schema,
+           std::function<std::optional<std::string>(const toml::node&)> read,
+           std::function<std::optional<std::string>()> write);
+
   std::string section_;
+  Commands applies_to_ = kAllCommands;
+  FixedFrom fixed_from_ = FixedFrom::never;
   std::vector<ConfigField> fields_;
 };
 

@@ -46,6 +46,7 @@ namespace {
 
 constexpr FieldKind kIdentity = FieldKind::identity;
 constexpr FieldKind kOperational = FieldKind::operational;
+const Commands kRun = {ConfigFor::run};
 
 constexpr EnumName<ComputeType> kComputeTypes[] = {{ComputeType::automatic, "auto"},
                                                    {ComputeType::float32, "float32"},
@@ -110,6 +111,7 @@ void add_run(FieldList& fields, RunSettings& run) {
       "Required. Where the run writes; all ranks must see it. Relative paths, here and below, "
       "start where `jforge` is started");
   fields.add("seed", run.seed, kIdentity, "Of every random choice");
+  fields.last().change.fixed_from = FixedFrom::import;
   fields.add("heartbeat_limit_seconds", run.heartbeat_limit_seconds, kOperational,
              "A rank that is silent for longer ends the job (exit 70); at least 2");
   fields.add("hang_limit_seconds", run.hang_limit_seconds, kOperational,
@@ -130,12 +132,13 @@ void add_decode_weights(FieldList& fields, ModelSettings& model) {
       "bfloat16, for which activations are rounded too: faster where many sequences share a pass "
       "(on CUDA by tensor cores); methods still agree with greedy decoding token for token. On "
       "CUDA the last two also keep keys and values as bfloat16");
-  fields.same_results({"auto", "float32"});
+  fields.last().same_as_before({"auto", "float32"});
+  fields.last().applies_to = kRun;
+  fields.last().change.fixed_from = FixedFrom::never;
 }
 
-/// `decodes`: whether the command that reads it decodes, too.
-void add_model(FieldList& fields, ModelSettings& model, bool decodes) {
-  fields.in("model");
+void add_model(FieldList& fields, ModelSettings& model) {
+  fields.in("model", {ConfigFor::run, ConfigFor::finetune}, FixedFrom::import);
   fields.add("source", model.source, kOperational,
              "Required. Hugging Face directory with weights and tokenizer (its content is "
              "identity)");  // its content is hashed into the identity
@@ -149,15 +152,13 @@ void add_model(FieldList& fields, ModelSettings& model, bool decodes) {
       "`\"cpu\"`, `\"cuda\"` (needs a build with `-DJFORGE_CUDA=ON` and a device; exit 4 without) "
       "or `\"auto\"`: CUDA where both are there, else the CPU; ranks that find different kinds "
       "refuse (exit 4). Rank r of a host takes device r mod their number");
-  if (decodes) {
-    add_decode_weights(fields, model);
-  }
+  add_decode_weights(fields, model);
   fields.add_enum("export_as", model.export_as, kOperational, kExportTypes,
                   "Type of the exported weights: `\"bfloat16\"` or `\"float32\"`");
 }
 
 void add_prompts(FieldList& fields, PromptImportConfig& prompts) {
-  fields.in("prompts");
+  fields.in("prompts", kRun, FixedFrom::import);
   fields.add(
       "files", prompts.files, kIdentity,
       "Required. Paths or glob patterns (`**`: any directories): JSON lines, one JSON array, "
@@ -168,10 +169,11 @@ void add_prompts(FieldList& fields, PromptImportConfig& prompts) {
              "as `\"/conversations/0/value\"`; "
              "`!` enters a text that itself holds JSON; `\"A | B\"` takes the first that is there "
              "and not null");
+  fields.last().unless = "prompts.text";
   fields.add("text", prompts.text, kIdentity,
              "Instead of `field`: a text made of fields, as `\"{instruction} {input}\"`; `{{` "
              "and `}}` are braces");
-  fields.unset_is_as_before();
+  fields.last().unset_as_before();
   fields.add("answer_field", prompts.answer_field, kIdentity,
              "Where the reference answer is, a text or a number, written as `field`; for "
              "`train.filter_task`. A record may lack it. Default: none are stored");
@@ -196,7 +198,7 @@ void add_prompts(FieldList& fields, PromptImportConfig& prompts) {
       "`strftime_now = \"2026-01-31\"` is the day that a template's `strftime_now()` prints, "
       "at midnight. One that the template does not name is refused. Default: "
       "`enable_thinking` is false, and there is no `strftime_now`");
-  fields.unset_is_as_before();
+  fields.last().unset_as_before();
   fields.add("limit", prompts.limit, kIdentity, "Prompts to keep at most");
   fields.add("max_prompt_tokens", prompts.max_prompt_tokens, kIdentity,
              "Longer prompts, template included, are dropped");
@@ -208,20 +210,20 @@ void add_prompts(FieldList& fields, PromptImportConfig& prompts) {
 }
 
 void add_generate(FieldList& fields, GenerateConfig& generate) {
-  fields.in("generate");
+  fields.in("generate", kRun);
   fields.add_enum(
       "method", generate.method, kIdentity, kGenerationMethods,
       "How the states are computed; they are the same. `\"sequential\"`: block after block. "
       "`\"parallel\"`: the answer first, then all its blocks at once, each until the state that "
       "the noise schedule asks for has passed: faster with larger blocks and "
       "`store_states = \"selected\"`, slower with `\"all\"`");
-  fields.same_results({"sequential"});
+  fields.last().same_as_before({"sequential"});
   fields.add_enum(
       "fixed_point", generate.fixed_point, kIdentity, kFixedPointMethods,
       "What decodes those answers: `\"ar\"` token by token (the fewest rows: where a batch keeps "
       "the arithmetic busy), `\"jacobi\"` or `\"mr\"` (fewer forwards: few prompts at once and a "
       "model that was distilled)");
-  fields.same_results({"ar"});
+  fields.last().same_as_before({"ar"});
   fields.add("max_new_tokens", generate.max_new_tokens, kIdentity,
              "Of an answer; rounded up to whole blocks");
   fields.add("batch_prompts", generate.batch_prompts, kOperational,
@@ -245,28 +247,35 @@ void add_generate(FieldList& fields, GenerateConfig& generate) {
 void add_rounds(FieldList& fields, std::vector<RoundSettings>& rounds) {
   for (std::size_t i = 0; i < rounds.size(); ++i) {
     RoundSettings& round = rounds[i];
-    fields.in("rounds." + std::to_string(i + 1));
+    fields.in("rounds." + std::to_string(i + 1), kRun);
     fields.add("block_size", round.block_size, kIdentity,
                "n: tokens drafted and corrected together");
+    fields.last().change.other_loss = true;
     fields.add("noise_window", round.noise_window, kIdentity,
                "w: blocks over which the noise of the schedule runs through its range");
+    fields.last().change.other_loss = true;
     fields.add_enum("schedule", round.schedule, kIdentity, kSchedules,
                     "Noise from block to block: `\"random\"` is drawn, `\"linear\"` rises over the "
                     "window (the paper), `\"reverse\"` falls");
+    fields.last().change.other_loss = true;
     fields.add_enum("endpoint", round.endpoint, kIdentity, kEndpoints,
                     "`\"inclusive\"`: the last block of a window is all noise; `\"exclusive\"`: it "
                     "stays one step below");
+    fields.last().change.other_loss = true;
     fields.add_enum("measure", round.measure, kIdentity, kMeasures,
                     "What counts as noise in a state: everything from the first wrong token, or "
                     "`\"positionwise\"` the wrong tokens");
+    fields.last().change.other_loss = true;
     fields.add_enum("target", round.target, kIdentity, kTargets,
                     "The state nearest in ratio is taken, or `\"ceil_count\"` the one nearest to "
                     "the rounded-up count");
+    fields.last().change.other_loss = true;
     fields.add_enum(
         "mask", round.mask, kIdentity, kMasks,
         "What a noisy block sees before it: `\"clean\"` clean blocks alone (CLLM), `\"noise\"` all "
         "noisy blocks (the paper), `\"window\"` those of its window and clean ones before, "
         "`\"mixed\"` noisy ones in every other sample, clean ones in the rest");
+    fields.last().change.other_loss = true;
     fields.add("epochs", round.epochs, kIdentity,
                "Length of the training in passes over the prompts, in whole batches alone: what is "
                "left of "
@@ -282,8 +291,8 @@ void add_rounds(FieldList& fields, std::vector<RoundSettings>& rounds) {
   }
 }
 
-void add_train(FieldList& fields, TrainConfig& train) {
-  fields.in("train");
+// Rates, batches and AdamW.
+void add_optimizer(FieldList& fields, TrainConfig& train) {
   fields.add("learning_rate", train.learning_rate, kIdentity, "Peak, after the warm-up");
   fields.add("minimum_rate_ratio", train.minimum_rate_ratio, kIdentity,
              "The cosine ends at `learning_rate` times this");
@@ -291,39 +300,10 @@ void add_train(FieldList& fields, TrainConfig& train) {
              "Share of a round's steps with a rising rate");
   fields.add("batch_samples", train.batch_samples, kIdentity,
              "Samples of one step, over all ranks");
+  fields.last().change.fixed_from = FixedFrom::round;
   fields.add(
       "tokens_per_rank", train.tokens_per_rank, kOperational,
       "Packed rows of one micro-batch at most; the longest sample (prompt + 2 × answer) must fit");
-  fields.add("ar_weight", train.ar_weight, kIdentity,
-             "Weight of the autoregressive loss. Larger keeps accuracy, smaller gains speed");
-  fields.add("consistency_weight", train.consistency_weight, kIdentity,
-             "Weight of the consistency loss; 0 is plain fine-tuning on the model's own answers");
-  fields.add_enum("reduction", train.reduction, kIdentity, kReductions,
-                  "How token losses become one number: `\"token_mean\"`, `\"paper\"`, `\"repo\"`");
-  fields.add_enum("kept", train.kept, kIdentity, kKept,
-                  "Offsets with a consistency target: from the first wrong token on, or `\"all\"`");
-  fields.add("consistency_decay", train.consistency_decay, kIdentity,
-             "Weight of such an offset over that of the one before it in its block, above 0 and at "
-             "most 1. Below 1 the first tokens behind what is right count most, without which "
-             "decoding accepts none of the others");
-  fields.same_results(1.0);
-  fields.add_enum("teacher", train.teacher, kIdentity, kTeachers,
-                  "Whose predictions at the clean tokens the consistency loss aims at: "
-                  "`\"detached\"` the model's own as it is now, or `\"frozen\"` those of the model "
-                  "that the round began with and that made its trajectories (one more copy of the "
-                  "weights, and a forward pass over prompt and clean tokens)");
-  fields.add_enum("ar_loss", train.ar_loss, kIdentity, kArLosses,
-                  "The autoregressive loss: `\"cross_entropy\"` of the answer's tokens, or "
-                  "`\"distillation\"`, the divergence from what the frozen teacher predicts at "
-                  "each of them, which keeps the model close to the one that it comes from (needs "
-                  "`teacher = \"frozen\"`)");
-  fields.same_results({"cross_entropy"});
-  fields.add("train_prompt", train.train_prompt, kIdentity,
-             "Whether the autoregressive loss covers the prompt as well");
-  fields.add("activation_checkpointing", train.activation_checkpointing, kOperational,
-             "Recompute activations in the backward pass: less memory, more time");
-  fields.add("allow_idle_ranks", train.allow_idle_ranks, kOperational,
-             "Accept fewer samples in a batch than ranks (otherwise exit 2)");
   fields.add("gradient_norms_every", train.gradient_norms_every, kOperational,
              "Steps between measurements of the gradient norm of each of the two loss terms "
              "(`consistency_gradient_norm`, `ar_gradient_norm`: mean over rank 0's first "
@@ -335,6 +315,47 @@ void add_train(FieldList& fields, TrainConfig& train) {
              "Decoupled, on matrices only");
   fields.add("clip_norm", train.optimizer.clip_norm, kIdentity,
              "Largest gradient norm; 0 turns clipping off");
+}
+
+void add_losses(FieldList& fields, TrainConfig& train) {
+  fields.add("ar_weight", train.ar_weight, kIdentity,
+             "Weight of the autoregressive loss. Larger keeps accuracy, smaller gains speed");
+  fields.last().change.other_loss = true;
+  fields.add("train_prompt", train.train_prompt, kIdentity,
+             "Whether the autoregressive loss covers the prompt as well");
+  fields.last().change.other_loss = true;
+  fields.in("train", kRun);
+  fields.add("consistency_weight", train.consistency_weight, kIdentity,
+             "Weight of the consistency loss; 0 is plain fine-tuning on the model's own answers");
+  fields.last().change.other_loss = true;
+  fields.add_enum("reduction", train.reduction, kIdentity, kReductions,
+                  "How token losses become one number: `\"token_mean\"`, `\"paper\"`, `\"repo\"`");
+  fields.last().change.other_loss = true;
+  fields.add_enum("kept", train.kept, kIdentity, kKept,
+                  "Offsets with a consistency target: from the first wrong token on, or `\"all\"`");
+  fields.last().change.other_loss = true;
+  fields.add("consistency_decay", train.consistency_decay, kIdentity,
+             "Weight of such an offset over that of the one before it in its block, above 0 and at "
+             "most 1. Below 1 the first tokens behind what is right count most, without which "
+             "decoding accepts none of the others");
+  fields.last().same_as_before(1.0);
+  fields.last().change.other_loss = true;
+  fields.add_enum("teacher", train.teacher, kIdentity, kTeachers,
+                  "Whose predictions at the clean tokens the consistency loss aims at: "
+                  "`\"detached\"` the model's own as it is now, or `\"frozen\"` those of the model "
+                  "that the round began with and that made its trajectories (one more copy of the "
+                  "weights, and a forward pass over prompt and clean tokens)");
+  fields.last().change.other_loss = true;
+  fields.add_enum("ar_loss", train.ar_loss, kIdentity, kArLosses,
+                  "The autoregressive loss: `\"cross_entropy\"` of the answer's tokens, or "
+                  "`\"distillation\"`, the divergence from what the frozen teacher predicts at "
+                  "each of them, which keeps the model close to the one that it comes from (needs "
+                  "`teacher = \"frozen\"`)");
+  fields.last().same_as_before({"cross_entropy"});
+  fields.last().change.other_loss = true;
+}
+
+void add_spike_guard(FieldList& fields, TrainConfig& train) {
   fields.add("spike_guard_ratio", train.spike_guard.ratio, kIdentity,
              "Updates are left out, on all ranks, when the measure exceeds this times its median "
              "over the last `spike_guard_window` steps that were not; greater than 1, for example "
@@ -343,10 +364,16 @@ void add_train(FieldList& fields, TrainConfig& train) {
   fields.add_enum("spike_guard_measure", train.spike_guard.measure, kIdentity, kSpikeMeasures,
                   "What leaps: the batch's weighted `\"loss\"`, or the `\"gradient_norm\"` before "
                   "clipping");
+  fields.last().change.other_loss = true;
   fields.add("spike_guard_window", train.spike_guard.window, kIdentity,
              "Steps of that median; the guard waits until there are so many");
   fields.add("spike_guard_patience", train.spike_guard.patience, kIdentity,
              "More updates left out in a row than this end the run (exit 5)");
+}
+
+// What is checked on a few answers in the middle of training.
+void add_checks(FieldList& fields, TrainConfig& train) {
+  fields.in("train", kRun);
   fields.add(
       "collapse_check_every", train.collapse.check_every, kOperational,
       "Steps between checks of a few greedy answers for repetition: metrics lines then have "
@@ -382,6 +409,14 @@ void add_train(FieldList& fields, TrainConfig& train) {
              "Checks in a row without a gain that end the round");
   fields.add("early_stop_min_gain", train.early_stop.min_gain, kIdentity,
              "Over the best so far: of tokens per forward a share, of accuracy as it is");
+}
+
+// How memory and work are spread over ranks.
+void add_sharding(FieldList& fields, TrainConfig& train) {
+  fields.add("activation_checkpointing", train.activation_checkpointing, kOperational,
+             "Recompute activations in the backward pass: less memory, more time");
+  fields.add("allow_idle_ranks", train.allow_idle_ranks, kOperational,
+             "Accept fewer samples in a batch than ranks (otherwise exit 2)");
   fields.add(
       "zero_stage", train.optimizer.zero_stage, kOperational,
       "What is spread over ranks: 1 optimizer state, 2 gradients too, 3 weights too; 0 nothing");
@@ -402,8 +437,19 @@ void add_train(FieldList& fields, TrainConfig& train) {
              "the step before; 0 = never. Default: 1, or 50 where they lie on a device");
 }
 
-void add_filter(FieldList& fields, SampleFilterConfig& filter) {
+void add_train(FieldList& fields, TrainConfig& train) {
   fields.in("train");
+  add_optimizer(fields, train);
+  add_losses(fields, train);
+  fields.in("train");
+  add_spike_guard(fields, train);
+  add_checks(fields, train);
+  fields.in("train");
+  add_sharding(fields, train);
+}
+
+void add_filter(FieldList& fields, SampleFilterConfig& filter) {
+  fields.in("train", kRun, FixedFrom::round);
   fields.add("filter_repetition", filter.max_repetition, kIdentity,
              "Answers whose seq-rep-4 (share of repeated 4-grams) is greater are not trained on, "
              "for example 0.3; 1: no limit. Trajectories stay in the store, and `filter_*` keys "
@@ -436,7 +482,7 @@ void add_checkpoint(FieldList& fields, CheckpointConfig& checkpoint) {
 }
 
 void add_evaluate(FieldList& fields, EvaluateConfig& evaluate) {
-  fields.in("evaluate");
+  fields.in("evaluate", kRun);
   fields.add("tasks", evaluate.tasks, kOperational,
              "[Benchmarks](../../docs/evaluation.md#benchmarks), each `\"TASK\"` or with a prompt "
              "style of its own `\"TASK:STYLE\"` (`\"humaneval:evalplus\"`). Empty: no evaluation");
@@ -468,7 +514,7 @@ void add_evaluate(FieldList& fields, EvaluateConfig& evaluate) {
 }
 
 void add_sweep(FieldList& fields, SweepConfig& sweep) {
-  fields.in("sweep");
+  fields.in("sweep", kRun);
   fields.add("method", sweep.method, kOperational, "The decoder whose settings vary");
   fields.add("tasks", sweep.tasks, kOperational, "Benchmarks; empty: those of `[evaluate]`");
   fields.add("include_ar", sweep.include_ar, kOperational,
@@ -479,6 +525,110 @@ void add_sweep(FieldList& fields, SweepConfig& sweep) {
                fmt::format("Values of `evaluate.{}` to try, for example `{}`", key,
                            whole ? "[4, 8, 16]" : "[0.25, 0.5, 0.85]"));
   }
+}
+
+std::vector<ConfigField> all_fields(JobConfig& config) {
+  FieldList fields;
+  add_run(fields, config.run);
+  add_model(fields, config.model);
+  add_prompts(fields, config.prompts);
+  add_generate(fields, config.generate);
+  add_rounds(fields, config.rounds);
+  add_train(fields, config.train);
+  fields.in("train", kRun);
+  fields.add_enum(
+      "recipe", config.recipe, kOperational, kRecipes,
+      "Settings by one name, which sets the keys that follow from it (those are identity): "
+      "`\"jacobi-forcing\"` the paper's: `mask` noise, `schedule` linear, `noise_window` 256 "
+      "tokens "
+      "(16 at `block_size` 16, 8 at 32), blocks of 16 in the first round and 32 in later ones, "
+      "`consistency_decay` 1; `\"authors\"` the formulas of the authors' code: `compat` `\"repo\"` "
+      "with `ar_weight` 1, and windows of 16; `\"clean-context\"`: `mask` clean, `schedule` "
+      "random, "
+      "`consistency_decay` 0.8; `\"none\"`: keys as they are given. Giving one of those keys "
+      "another value beside a named recipe is refused; without `recipe` it makes this \"none\"");
+  fields.add_enum(
+      "compat", config.compat, kIdentity, kCompat,
+      "`\"paper\"` or `\"repo\"` sets the formulas of the paper or of its authors' code where "
+      "those two differ: `reduction`, `kept`, `train_prompt`, and the rounds' `endpoint`, "
+      "`measure` "
+      "and `target`, beside `teacher` and `consistency_decay` as both have them; `\"repo\"` also "
+      "never selects a block's initial draft, as in the authors' data, and has an `ar_weight` of "
+      "10 "
+      "unless another is given. Those keys then have these values in `resolved_config.toml` too; "
+      "giving one another value is refused");
+  add_filter(fields, config.train.filter);
+  add_checkpoint(fields, config.checkpoint);
+  add_evaluate(fields, config.evaluate);
+  add_sweep(fields, config.sweep);
+  return fields.take();
+}
+
+constexpr const char* kOutput =
+    "Required. Hugging Face directory to write. What an earlier export has written there is "
+    "replaced, anything else refused, `run.directory` and what is above it too";
+
+std::vector<ConfigField> all_fields(PretrainConfig& config) {
+  FieldList fields;
+  add_run(fields, config.run);
+  PretrainSettings& pretrain = config.pretrain;
+  fields.in("pretrain", {ConfigFor::pretrain});
+  fields.add("tokenizer", pretrain.tokenizer, kOperational,
+             "Required. Directory with tokenizer files and chat template");
+  fields.add("output", pretrain.output, kOperational, kOutput);
+  fields.add("files", pretrain.files, kOperational,
+             "Required. JSON lines of questions and answers");
+  fields.add_enum("device", pretrain.device, kOperational, kDeviceNames, "As `model.device`");
+  fields.add("question_field", pretrain.question_field, kIdentity, "Field of the question");
+  fields.add("answer_field", pretrain.answer_field, kIdentity, "Field of the answer");
+  fields.add("template", pretrain.chat_template, kIdentity, "As `prompts.template`");
+  fields.last().unset_as_before();
+  fields.add("template_arguments", pretrain.template_arguments, kIdentity,
+             "As `prompts.template_arguments`");
+  fields.last().unset_as_before();
+  fields.add("hidden_size", pretrain.hidden_size, kIdentity, "Width of the model");
+  fields.add("intermediate_size", pretrain.intermediate_size, kIdentity,
+             "Width inside the feed-forward layers");
+  fields.add("num_layers", pretrain.num_layers, kIdentity, "Layers");
+  fields.add("num_heads", pretrain.num_heads, kIdentity, "Query heads");
+  fields.add("num_kv_heads", pretrain.num_kv_heads, kIdentity, "Key/value heads");
+  fields.add("max_position_embeddings", pretrain.max_position_embeddings, kIdentity,
+             "Longest sequence; longer samples are left out");
+  fields.add("rope_theta", pretrain.rope_theta, kIdentity, "Base of the rotary embedding");
+  fields.add("rms_norm_eps", pretrain.rms_norm_eps, kIdentity, "Of the normalisation");
+  fields.add("tie_word_embeddings", pretrain.tie_word_embeddings, kIdentity,
+             "One matrix for embedding and output");
+  fields.add("steps", pretrain.steps, kIdentity, "Optimizer steps");
+  add_train(fields, config.train);
+  add_checkpoint(fields, config.checkpoint);
+  return fields.take();
+}
+
+std::vector<ConfigField> all_fields(FinetuneConfig& config) {
+  FieldList fields;
+  add_run(fields, config.run);
+  add_model(fields, config.model);
+  FinetuneSettings& finetune = config.finetune;
+  fields.in("finetune", {ConfigFor::finetune});
+  fields.add("output", finetune.output, kOperational, kOutput);
+  fields.add("files", finetune.files, kOperational,
+             "Required. JSON lines of questions and answers (their content is identity)");
+  fields.add("question_field", finetune.question_field, kIdentity, "Field of the question");
+  fields.add("answer_field", finetune.answer_field, kIdentity, "Field of the answer");
+  fields.add("template", finetune.chat_template, kIdentity, "As `prompts.template`");
+  fields.last().unset_as_before();
+  fields.add("template_arguments", finetune.template_arguments, kIdentity,
+             "As `prompts.template_arguments`");
+  fields.last().unset_as_before();
+  fields.add("max_tokens", finetune.max_tokens, kIdentity,
+             "Longer pairs, template included, are left out. Default: the model's positions");
+  fields.add("epochs", finetune.epochs, kIdentity,
+             "Length of the training in passes over the pairs, in whole batches alone …");
+  fields.add("steps", finetune.steps, kIdentity,
+             "… or in optimizer steps. One of the two is required");
+  add_train(fields, config.train);
+  add_checkpoint(fields, config.checkpoint);
+  return fields.take();
 }
 
 using Values = std::vector<std::optional<std::string>>;
@@ -492,9 +642,8 @@ Values values_of(const std::vector<ConfigField>& fields) {
 }
 
 const ConfigField& field_at(const std::vector<ConfigField>& fields, const std::string& path) {
-  const auto found =
-      std::ranges::find_if(fields, [&](const ConfigField& field) { return field.path() == path; });
-  expect(found != fields.end(), "no such field");
+  const ConfigField* found = find_field(fields, path);
+  expect(found != nullptr, "no such field");
   return *found;
 }
 
@@ -560,18 +709,19 @@ void apply_compat(JobConfig& config, const TomlDocument& document) {
   }
 }
 
-// A configuration in which nothing follows from other keys.
-template <class Config>
-Config read_config(const std::string& text, const std::string& file_name,
-                   const std::vector<std::string>& overrides,
-                   std::vector<ConfigField> (*fields)(Config&)) {
+std::vector<ConfigField> applicable(std::vector<ConfigField> fields, ConfigFor command) {
+  std::erase_if(fields,
+                [&](const ConfigField& field) { return !field.applies_to.contains(command); });
+  return fields;
+}
+
+TomlDocument parse(const std::string& text, const std::string& file_name,
+                   const std::vector<std::string>& overrides) {
   TomlDocument document(text, file_name);
   for (const std::string& assignment : overrides) {
     document.set(assignment);
   }
-  Config config;
-  document.apply(fields(config));
-  return config;
+  return document;
 }
 
 }  // namespace
@@ -587,130 +737,42 @@ std::vector<std::string> recipe_names() {
 }
 
 std::vector<ConfigField> job_fields(JobConfig& config) {
-  FieldList fields;
-  add_run(fields, config.run);
-  add_model(fields, config.model, true);
-  add_prompts(fields, config.prompts);
-  add_generate(fields, config.generate);
-  add_rounds(fields, config.rounds);
-  add_train(fields, config.train);
-  fields.add_enum(
-      "recipe", config.recipe, kOperational, kRecipes,
-      "Settings by one name, which sets the keys that follow from it (those are identity): "
-      "`\"jacobi-forcing\"` the paper's: `mask` noise, `schedule` linear, `noise_window` 256 "
-      "tokens "
-      "(16 at `block_size` 16, 8 at 32), blocks of 16 in the first round and 32 in later ones, "
-      "`consistency_decay` 1; `\"authors\"` the formulas of the authors' code: `compat` `\"repo\"` "
-      "with `ar_weight` 1, and windows of 16; `\"clean-context\"`: `mask` clean, `schedule` "
-      "random, "
-      "`consistency_decay` 0.8; `\"none\"`: keys as they are given. Giving one of those keys "
-      "another value beside a named recipe is refused; without `recipe` it makes this \"none\"");
-  fields.add_enum(
-      "compat", config.compat, kIdentity, kCompat,
-      "`\"paper\"` or `\"repo\"` sets the formulas of the paper or of its authors' code where "
-      "those two differ: `reduction`, `kept`, `train_prompt`, and the rounds' `endpoint`, "
-      "`measure` "
-      "and `target`, beside `teacher` and `consistency_decay` as both have them; `\"repo\"` also "
-      "never selects a block's initial draft, as in the authors' data, and has an `ar_weight` of "
-      "10 "
-      "unless another is given. Those keys then have these values in `resolved_config.toml` too; "
-      "giving one another value is refused");
-  add_filter(fields, config.train.filter);
-  add_checkpoint(fields, config.checkpoint);
-  add_evaluate(fields, config.evaluate);
-  add_sweep(fields, config.sweep);
-  return fields.take();
+  return applicable(all_fields(config), ConfigFor::run);
 }
+std::vector<ConfigField> pretrain_fields(PretrainConfig& config) {
+  return applicable(all_fields(config), ConfigFor::pretrain);
+}
+std::vector<ConfigField> finetune_fields(FinetuneConfig& config) {
+  return applicable(all_fields(config), ConfigFor::finetune);
+}
+
+Identity identity_of(JobConfig& config) { return identity_values(all_fields(config)); }
+Identity identity_of(PretrainConfig& config) { return identity_values(all_fields(config)); }
+Identity identity_of(FinetuneConfig& config) { return identity_values(all_fields(config)); }
 
 JobConfig read_job_config(const std::string& text, const std::string& file_name,
                           const std::vector<std::string>& overrides) {
-  TomlDocument document(text, file_name);
-  for (const std::string& assignment : overrides) {
-    document.set(assignment);
-  }
+  const TomlDocument document = parse(text, file_name, overrides);
   JobConfig config;
   config.rounds.resize(document.array_size("rounds"));
-  document.apply(job_fields(config));
+  document.apply(all_fields(config));
   apply_recipe(config, document);
   apply_compat(config, document);
   return config;
 }
 
-constexpr const char* kOutput =
-    "Required. Hugging Face directory to write. What an earlier export has written there is "
-    "replaced, anything else refused, `run.directory` and what is above it too";
-
-std::vector<ConfigField> pretrain_fields(PretrainConfig& config) {
-  FieldList fields;
-  add_run(fields, config.run);
-  PretrainSettings& pretrain = config.pretrain;
-  fields.in("pretrain");
-  fields.add("tokenizer", pretrain.tokenizer, kOperational,
-             "Required. Directory with tokenizer files and chat template");
-  fields.add("output", pretrain.output, kOperational, kOutput);
-  fields.add("files", pretrain.files, kOperational,
-             "Required. JSON lines of questions and answers");
-  fields.add_enum("device", pretrain.device, kOperational, kDeviceNames, "As `model.device`");
-  fields.add("question_field", pretrain.question_field, kIdentity, "Field of the question");
-  fields.add("answer_field", pretrain.answer_field, kIdentity, "Field of the answer");
-  fields.add("template", pretrain.chat_template, kIdentity, "As `prompts.template`");
-  fields.unset_is_as_before();
-  fields.add("template_arguments", pretrain.template_arguments, kIdentity,
-             "As `prompts.template_arguments`");
-  fields.unset_is_as_before();
-  fields.add("hidden_size", pretrain.hidden_size, kIdentity, "Width of the model");
-  fields.add("intermediate_size", pretrain.intermediate_size, kIdentity,
-             "Width inside the feed-forward layers");
-  fields.add("num_layers", pretrain.num_layers, kIdentity, "Layers");
-  fields.add("num_heads", pretrain.num_heads, kIdentity, "Query heads");
-  fields.add("num_kv_heads", pretrain.num_kv_heads, kIdentity, "Key/value heads");
-  fields.add("max_position_embeddings", pretrain.max_position_embeddings, kIdentity,
-             "Longest sequence; longer samples are left out");
-  fields.add("rope_theta", pretrain.rope_theta, kIdentity, "Base of the rotary embedding");
-  fields.add("rms_norm_eps", pretrain.rms_norm_eps, kIdentity, "Of the normalisation");
-  fields.add("tie_word_embeddings", pretrain.tie_word_embeddings, kIdentity,
-             "One matrix for embedding and output");
-  fields.add("steps", pretrain.steps, kIdentity, "Optimizer steps");
-  add_train(fields, config.train);
-  add_checkpoint(fields, config.checkpoint);
-  return fields.take();
-}
-
 PretrainConfig read_pretrain_config(const std::string& text, const std::string& file_name,
                                     const std::vector<std::string>& overrides) {
-  return read_config(text, file_name, overrides, pretrain_fields);
-}
-
-std::vector<ConfigField> finetune_fields(FinetuneConfig& config) {
-  FieldList fields;
-  add_run(fields, config.run);
-  add_model(fields, config.model, false);
-  FinetuneSettings& finetune = config.finetune;
-  fields.in("finetune");
-  fields.add("output", finetune.output, kOperational, kOutput);
-  fields.add("files", finetune.files, kOperational,
-             "Required. JSON lines of questions and answers (their content is identity)");
-  fields.add("question_field", finetune.question_field, kIdentity, "Field of the question");
-  fields.add("answer_field", finetune.answer_field, kIdentity, "Field of the answer");
-  fields.add("template", finetune.chat_template, kIdentity, "As `prompts.template`");
-  fields.unset_is_as_before();
-  fields.add("template_arguments", finetune.template_arguments, kIdentity,
-             "As `prompts.template_arguments`");
-  fields.unset_is_as_before();
-  fields.add("max_tokens", finetune.max_tokens, kIdentity,
-             "Longer pairs, template included, are left out. Default: the model's positions");
-  fields.add("epochs", finetune.epochs, kIdentity,
-             "Length of the training in passes over the pairs, in whole batches alone …");
-  fields.add("steps", finetune.steps, kIdentity,
-             "… or in optimizer steps. One of the two is required");
-  add_train(fields, config.train);
-  add_checkpoint(fields, config.checkpoint);
-  return fields.take();
+  PretrainConfig config;
+  parse(text, file_name, overrides).apply(all_fields(config), ConfigFor::pretrain);
+  return config;
 }
 
 FinetuneConfig read_finetune_config(const std::string& text, const std::string& file_name,
                                     const std::vector<std::string>& overrides) {
-  return read_config(text, file_name, overrides, finetune_fields);
+  FinetuneConfig config;
+  parse(text, file_name, overrides).apply(all_fields(config), ConfigFor::finetune);
+  return config;
 }
 
 }  // namespace jforge

@@ -27,24 +27,24 @@ inline constexpr EnumName<WeightStorage> kWeightStorageNames[] = {
 /// Returns the names of all recipes except "none".
 [[nodiscard]] std::vector<std::string> recipe_names();
 
-/// Every key of a job's configuration file, bound to `config`; [[rounds]] once for each of
-/// config.rounds.
+/// Every key that the command reads, bound to `config`; [[rounds]] once for each of config.rounds.
 [[nodiscard]] std::vector<ConfigField> job_fields(JobConfig& config);
+[[nodiscard]] std::vector<ConfigField> pretrain_fields(PretrainConfig& config);
+[[nodiscard]] std::vector<ConfigField> finetune_fields(FinetuneConfig& config);
+
+/// What a run with `config` records as its identity, but for the hashes of its inputs.
+[[nodiscard]] Identity identity_of(JobConfig& config);
+[[nodiscard]] Identity identity_of(PretrainConfig& config);
+[[nodiscard]] Identity identity_of(FinetuneConfig& config);
 
 /// Parses `text`, applies --set overrides and fills a JobConfig, the values that train.compat fixes
 /// among them; nothing is validated beyond types and keys, and that no key contradicts
 /// train.compat. Throws ConfigError.
 [[nodiscard]] JobConfig read_job_config(const std::string& text, const std::string& file_name,
                                         const std::vector<std::string>& overrides);
-
-/// Every key of a pre-training configuration, bound to `config`.
-[[nodiscard]] std::vector<ConfigField> pretrain_fields(PretrainConfig& config);
 [[nodiscard]] PretrainConfig read_pretrain_config(const std::string& text,
                                                   const std::string& file_name,
                                                   const std::vector<std::string>& overrides);
-
-/// Every key of a fine-tuning configuration, bound to `config`.
-[[nodiscard]] std::vector<ConfigField> finetune_fields(FinetuneConfig& config);
 [[nodiscard]] FinetuneConfig read_finetune_config(const std::string& text,
                                                   const std::string& file_name,
                                                   const std::vector<std::string>& overrides);

@@ -28,6 +28,12 @@ std::pair<std::string, std::optional<std::size_t>> split_section(const std::stri
 
 }  // namespace
 
+const ConfigField* find_field(const std::vector<ConfigField>& fields, const std::string& path) {
+  const auto found =
+      std::ranges::find_if(fields, [&](const ConfigField& field) { return field.path() == path; });
+  return found == fields.end() ? nullptr : &*found;
+}
+
 TomlDocument::TomlDocument(const std::string& text, const std::string& file_name)
     : table_(parse_bounded_toml(text, file_name)), file_name_(file_name) {}
 
@@ -162,15 +168,25 @@ void TomlDocument::refuse_unknown_keys(const std::vector<ConfigField>& fields) c
   }
 }
 
-void TomlDocument::apply(const std::vector<ConfigField>& fields) const {
+void TomlDocument::apply(const std::vector<ConfigField>& fields, ConfigFor command) const {
   refuse_unknown_keys(fields);
   for (const ConfigField& field : fields) {
     const toml::node* node = find(field.section, field.key);
     if (node == nullptr) {
       continue;
     }
+    const std::string name = fmt::format("{}: {}", place(*node), field.path());
+    if (!field.applies_to.contains(command)) {
+      throw ConfigError(
+          fmt::format("{} has no effect in {}; leave it out", name, to_string(command)));
+    }
+    if (const ConfigField* other = find_field(fields, field.unless);
+        other != nullptr && holds(*other)) {
+      throw ConfigError(
+          fmt::format("{} has no effect beside {}; leave out one of them", name, field.unless));
+    }
     if (const auto expected = field.read(*node)) {
-      throw ConfigError(fmt::format("{}: {} must be {}", place(*node), field.path(), *expected));
+      throw ConfigError(fmt::format("{} must be {}", name, *expected));
     }
   }
 }
@@ -185,21 +201,23 @@ std::string write_toml(const std::vector<ConfigField>& fields) {
       const auto [name, index] = split_section(section);
       text += (text.empty() ? "" : "\n") + (index ? "[[" + name + "]]\n" : "[" + name + "]\n");
     }
-    if (value) {
+    const ConfigField* other = find_field(fields, field.unless);
+    if (value && (other == nullptr || !other->write())) {
       text += field.key + " = " + *value + "\n";
     }
   }
   return text;
 }
 
-std::map<std::string, std::string> identity_values(const std::vector<ConfigField>& fields) {
-  std::map<std::string, std::string> values;
+Identity identity_values(const std::vector<ConfigField>& fields) {
+  Identity values;
   for (const ConfigField& field : fields) {
     if (field.kind == FieldKind::identity) {
       const std::string value = field.write().value_or("");
       if (std::ranges::find(field.same_results, value) == field.same_results.end()) {
         values[field.path()] = value;
       }
+      values.changes[field.path()] = field.change;
     }
   }
   return values;

@@ -3,11 +3,10 @@
 /// Reads a TOML file into a configuration through its list of fields. Unknown keys and wrong types
 /// are ConfigErrors that name file, line, key and what was expected.
 
-#include <functional>
-#include <map>
 #include <string>
 #include <vector>
 
+#include "checkpoints/identity.h"
 #include "launch/config/field.h"
 
 namespace jforge {
@@ -24,8 +23,9 @@ class TomlDocument {
   /// Number of tables in the array `name`; 0 when absent.
   [[nodiscard]] std::size_t array_size(const std::string& name) const;
   /// Fills every field that the document holds. Throws ConfigError for keys that no field has,
-  /// naming the nearest one, if one is near.
-  void apply(const std::vector<ConfigField>& fields) const;
+  /// naming the nearest one, if one is near; for fields that do not apply to `command`; and for
+  /// fields without effect (ConfigField::unless).
+  void apply(const std::vector<ConfigField>& fields, ConfigFor command = ConfigFor::run) const;
   /// Whether the document gives `field` a value, of whatever type.
   [[nodiscard]] bool holds(const ConfigField& field) const;
 
@@ -38,10 +38,12 @@ class TomlDocument {
   std::string file_name_;
 };
 
-/// The resolved configuration as TOML text; keys that are not set are left out.
+/// The field at `path`; null when there is none.
+[[nodiscard]] const ConfigField* find_field(const std::vector<ConfigField>& fields,
+                                            const std::string& path);
+/// The resolved configuration as TOML text; keys that are not set or without effect are left out.
 [[nodiscard]] std::string write_toml(const std::vector<ConfigField>& fields);
 /// Identity fields as path → TOML text of the value ("" when not set).
-[[nodiscard]] std::map<std::string, std::string> identity_values(
-    const std::vector<ConfigField>& fields);
+[[nodiscard]] Identity identity_values(const std::vector<ConfigField>& fields);
 
 }  // namespace jforge

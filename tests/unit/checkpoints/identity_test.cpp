@@ -95,21 +95,21 @@ TEST(Identity, AcceptedChangesAreRecordedInOrder) {
 
 TEST(Identity, WhatImportedPromptsDependOnIsNeverAccepted) {
   for (const std::string key :
-       {"prompts.limit", "prompts.digest", "tokenizer.hash", "model.hash", "run.seed"}) {
+       {"prompts.limit", "prompts.digest", "tokenizer.hash", "model.hash"}) {
     const IdentityRecord before{{{key, "1"}}, {}};
-    EXPECT_EQ(continue_identity("runs/a", before, {{key, "2"}}, {key}, false).identity.at(key),
-              "2");
+    Identity present = {{key, "2"}};
+    present.changes["prompts.limit"].fixed_from = FixedFrom::import;
+    EXPECT_THAT(refusal(before.identity, present), Not(HasSubstr("--accept-change")));
+    const IdentityRecord after = continue_identity("runs/a", before, present, {key}, false);
+    EXPECT_EQ(after.identity.at(key), "2");
+    EXPECT_THAT(after.accepted, ElementsAre(IdentityDifference{key, "1", "2"}));
     try {
-      static_cast<void>(continue_identity("runs/a", before, {{key, "2"}}, {key}, true));
+      static_cast<void>(continue_identity("runs/a", before, present, {key}, true));
       ADD_FAILURE() << key;
     } catch (const ConfigError& error) {
       EXPECT_THAT(error.what(),
                   AllOf(HasSubstr(key), HasSubstr("1 → 2"), HasSubstr("another run.directory")));
     }
-  }
-  for (const char* const key :
-       {"generate.max_new_tokens", "rounds.0.steps", "train.ar_weight", "model.decode_weights"}) {
-    EXPECT_FALSE(is_fixed_by_import(key)) << key;
   }
 }
 

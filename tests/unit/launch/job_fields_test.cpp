@@ -15,6 +15,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr const char* kSmallest =
     "[run]\ndirectory = \"out\"\n"
@@ -127,6 +128,32 @@ TEST(JobFields, IdentityHoldsWhatChangesResultsAndNothingElse) {
   EXPECT_EQ(identity.size(), identity_fields);
   config.prompts.text = "{question}";
   EXPECT_TRUE(identity_values(job_fields(config)).contains("prompts.text"));
+}
+
+TEST(JobFields, TheIdentitySaysWhatAChangeOfAKeyMeans) {
+  JobConfig config = small_job();
+  const Identity identity = identity_of(config);
+  for (const char* const key : {"run.seed", "model.compute", "prompts.limit"}) {
+    EXPECT_EQ(identity.change_of(key), (KeyChange{FixedFrom::import, false})) << key;
+  }
+  for (const char* const key : {"train.batch_samples", "train.filter_eos"}) {
+    EXPECT_EQ(identity.change_of(key), (KeyChange{FixedFrom::round, false})) << key;
+  }
+  for (const char* const key : {"rounds.1.mask", "train.ar_weight", "train.teacher"}) {
+    EXPECT_EQ(identity.change_of(key), (KeyChange{FixedFrom::never, true})) << key;
+  }
+  for (const char* const key : {"generate.max_new_tokens", "rounds.1.steps", "train.learning_rate",
+                                "model.decode_weights"}) {
+    EXPECT_EQ(identity.change_of(key), KeyChange()) << key;
+  }
+}
+
+TEST(JobFields, AKeyWithoutEffectIsRefused) {
+  EXPECT_THAT(refusal({"prompts.text={a}", "prompts.field=prompt"}),
+              AllOf(HasSubstr("prompts.field has no effect beside prompts.text")));
+  JobConfig config = small_job({"prompts.text={a}"});
+  JobConfig back = read_job_config(write_toml(job_fields(config)), "resolved_config.toml", {});
+  EXPECT_EQ(identity_of(back), identity_of(config));
 }
 
 TEST(JobFields, TypesFollowTheDeviceUnlessTheyAreGiven) {
@@ -395,9 +422,13 @@ TEST(FinetuneFields, DefaultsRoundTripAndRefusalsNameTheKey) {
   EXPECT_THAT(said("finetune.steps=1000000000000"), HasSubstr("finetune.steps must be at most"));
   EXPECT_THAT(said("run.heartbeat_limit_seconds=1"), HasSubstr("run.heartbeat_limit_seconds"));
   EXPECT_THAT(said("finetune.max_tokens=0"), HasSubstr("finetune.max_tokens"));
-  EXPECT_THAT(said("train.teacher=frozen"), HasSubstr("train.teacher"));
-  EXPECT_THAT(said("train.early_stop_every=5"), HasSubstr("train.early_stop_every"));
-  EXPECT_THAT(said("model.decode_weights=float32"), HasSubstr("decode_weights"));
+  // Keys of other commands are not its own, but part of the identity, as in earlier versions.
+  for (const std::string key : {"train.teacher", "train.consistency_decay",
+                                "train.early_stop_every", "model.decode_weights"}) {
+    EXPECT_THAT(said(key + "=1"), HasSubstr(key + " has no effect in jforge finetune"));
+  }
+  EXPECT_THAT(text, Not(HasSubstr("teacher")));
+  EXPECT_EQ(identity_of(config).at("train.teacher"), toml_quoted("detached"));
 }
 
 TEST(PretrainFields, DimensionsOfNoModelAreRefusedByKey) {

@@ -497,10 +497,6 @@ TEST_F(PromptImportTest, ConfigurationIsChecked) {
   for (const char* const text : {"no field", "{a", "a}", "{a{b}}", "{}", "{a}}", "{{a}}"}) {
     refused([&](auto& c) { c.text = text; });
   }
-  refused([](auto& c) {
-    c.text = "{a}";
-    c.field = "a";
-  });
 }
 
 TEST_F(PromptImportTest, IdentityFollowsTheSettingsThatMatter) {
