@@ -31,9 +31,6 @@ void CoordinatorConfig::validate() const {
     throw ConfigError(
         "run.heartbeat_limit_seconds must be at least 2 (heartbeats come once a second)");
   }
-  if (!(lease_seconds >= 1)) {
-    throw ConfigError("generate.lease_seconds must be at least 1");
-  }
 }
 
 Coordinator::Coordinator(const Communicator& requests, const Communicator& replies,

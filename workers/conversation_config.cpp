@@ -44,10 +44,6 @@ void validate_model(const PretrainSettings& settings) {
         "pretrain.hidden_size / pretrain.num_heads = {} is odd: rotary positions need pairs",
         settings.hidden_size / settings.num_heads));
   }
-  if (!(settings.rms_norm_eps > 0 && settings.rms_norm_eps < 1)) {
-    throw ConfigError(
-        fmt::format("pretrain.rms_norm_eps = {} is outside (0, 1)", settings.rms_norm_eps));
-  }
   if (!(settings.rope_theta > 1 && std::isfinite(settings.rope_theta))) {
     throw ConfigError(fmt::format("pretrain.rope_theta = {} is not above 1", settings.rope_theta));
   }
@@ -93,12 +89,10 @@ void PretrainConfig::validate() const {
           "pretrain.output is missing: name the model directory to write");
   expect_apart("pretrain.output", pretrain.output, run.directory);
   run.validate();
-  expect_chat_template("pretrain.template", pretrain.chat_template);
-  expect_template_arguments("pretrain.template_arguments", pretrain.template_arguments);
   require(!pretrain.files.empty(), "pretrain.files is missing: name at least one JSONL file");
   require(pretrain.steps >= 1 && pretrain.steps <= kMostSteps,
           fmt::format("pretrain.steps must be at least 1 and at most {}", kMostSteps));
-  expect_device("pretrain.device", pretrain.device);
+  expect_device("model.device", pretrain.device);
   validate_model(pretrain);
   validate_training(train);
   checkpoint.validate();
@@ -142,7 +136,6 @@ TransformerConfig new_model_config(const PretrainSettings& settings,
   config.num_kv_heads = settings.num_kv_heads;
   config.max_position_embeddings = settings.max_position_embeddings;
   config.rope.theta = settings.rope_theta;
-  config.rms_norm_eps = settings.rms_norm_eps;
   config.tie_word_embeddings = settings.tie_word_embeddings;
   if (const auto eos = tokenizer.eos()) {
     config.eos_ids = {*eos};

@@ -22,10 +22,6 @@ struct PretrainSettings {
   std::filesystem::path output;     ///< Hugging Face directory to write.
   std::vector<std::string> files;   ///< JSONL of question and answer.
   DeviceChoice device = DeviceChoice::automatic;
-  std::string question_field = "question";
-  std::string answer_field = "answer";
-  std::optional<std::string> chat_template;  ///< As PromptImportConfig has it.
-  TemplateArguments template_arguments;      ///< Likewise.
   std::int64_t hidden_size = 128;
   std::int64_t intermediate_size = 320;
   std::int64_t num_layers = 6;
@@ -33,7 +29,6 @@ struct PretrainSettings {
   std::int64_t num_kv_heads = 2;
   std::int64_t max_position_embeddings = 512;
   double rope_theta = 10000;
-  double rms_norm_eps = 1e-6;
   bool tie_word_embeddings = true;
   std::int64_t steps = 1000;
 };

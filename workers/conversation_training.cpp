@@ -87,12 +87,11 @@ ConversationTraining training_of(const PretrainConfig& config) {
   training.source = settings.tokenizer;
   training.new_model = settings;
   training.files.files = settings.files;
-  training.files.question_field = settings.question_field;
-  training.files.answer_field = settings.answer_field;
+  training.files.question_field = "question";
+  training.files.answer_field = "answer";
   training.files.longest_key = "pretrain.max_position_embeddings";
   training.steps = settings.steps;
   training.output = settings.output;
-  training.chat_template = {settings.chat_template.has_value(), settings.template_arguments};
   return training;
 }
 

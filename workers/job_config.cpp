@@ -19,7 +19,7 @@ void validate_early_stop(const JobConfig& config) {
     return;
   }
   const TaskChoice choice = config.evaluate.choice(early_stop.task);
-  const auto task = make_task(choice.name, {.prompt_style = choice.prompt_style});
+  static_cast<void>(make_task(choice.name, {.prompt_style = choice.prompt_style}));
   if (early_stop.data.empty() && config.evaluate.data.empty()) {
     throw ConfigError(
         "train.early_stop_data is missing: name the held-out problems (or evaluate.data)");
@@ -34,12 +34,6 @@ void validate_early_stop(const JobConfig& config) {
         "evaluate.tasks is to measure; name held-out ones",
         choice.name));
   }
-  if (task->runs_code() && early_stop.measure != EarlyStopMeasure::tpf) {
-    throw ConfigError(fmt::format(
-        "train.early_stop_task = \"{}\" is graded by running programs, which training does not; "
-        "set train.early_stop_measure = \"tpf\" or name another task",
-        early_stop.task));
-  }
 }
 
 }  // namespace
@@ -49,17 +43,11 @@ NoiseScheduleOptions JobConfig::noise_schedule(std::int32_t round) const {
   NoiseScheduleOptions options;
   options.kind = settings.schedule;
   options.window = settings.noise_window;
-  options.endpoint = settings.endpoint;
-  options.measure = settings.measure;
-  options.target = settings.target;
   if (compat == Compat::paper) {
     options.endpoint = ScheduleEndpoint::exclusive;
     options.measure = UnconvergedMeasure::positionwise;
     options.target = ScheduleTarget::ceil_count;
   } else if (compat == Compat::repo) {
-    options.endpoint = ScheduleEndpoint::inclusive;
-    options.measure = UnconvergedMeasure::prefix;
-    options.target = ScheduleTarget::ratio;
     options.drop_initial_state = true;
   }
   options.seed = run.seed;
@@ -89,9 +77,6 @@ void JobConfig::apply_recipe() {
     } else if (recipe == Recipe::authors) {
       round.noise_window = 16;
     }
-    round.endpoint = ScheduleEndpoint::inclusive;
-    round.measure = UnconvergedMeasure::prefix;
-    round.target = ScheduleTarget::ratio;
   }
 }
 

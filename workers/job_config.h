@@ -78,9 +78,6 @@ struct RoundSettings {
   std::int32_t block_size = 16;
   std::int32_t noise_window = 16;
   ScheduleKind schedule = ScheduleKind::linear;
-  ScheduleEndpoint endpoint = ScheduleEndpoint::inclusive;
-  UnconvergedMeasure measure = UnconvergedMeasure::prefix;
-  ScheduleTarget target = ScheduleTarget::ratio;
   MaskKind mask = MaskKind::noise;
   std::optional<double> epochs;  ///< Over the round's trajectories. Excludes `steps`.
   std::optional<std::int64_t> steps;
@@ -109,9 +106,9 @@ struct JobConfig {
   ///  - authors: compat repo with ar_weight 1, mask noise, schedule linear over 16 blocks;
   ///  - clean_context: mask clean, schedule random, our formulas, consistency_decay 0.8.
   void apply_recipe();
-  /// Noise schedule of round `round` (1-based), with what `compat` fixes: paper: exclusive
-  /// endpoint, positionwise measure, ceil_count target; repo: inclusive, prefix, ratio, and never
-  /// the initial draft.
+  /// Noise schedule of round `round` (1-based). By `compat`: paper: exclusive endpoint,
+  /// positionwise measure, ceil_count target; else inclusive, prefix, ratio; repo: never the
+  /// initial draft.
   [[nodiscard]] NoiseScheduleOptions noise_schedule(std::int32_t round) const;
   /// Training settings of round `round`: [train] with the round's own mask and learning rate.
   [[nodiscard]] TrainConfig train_config(std::int32_t round) const;

@@ -131,15 +131,9 @@ void JobWorker::expect_rounds_possible() const {
     for (std::int32_t round = weights_.trained() + 1;
          std::cmp_less_equal(round, config_.rounds.size()); ++round) {
       const RoundSettings& settings = config_.rounds[static_cast<std::size_t>(round - 1)];
-      if (config_.train.filter.min_tokens > config_.answer_tokens(settings)) {
-        throw ConfigError(fmt::format(
-            "train.filter_min_tokens = {} keeps no answer: those of round {} have at most {} "
-            "tokens (generate.max_new_tokens); lower it",
-            config_.train.filter.min_tokens, round, config_.answer_tokens(settings)));
-      }
       static_cast<void>(config_.required_positions(settings, longest, model));
       static_cast<void>(config_.total_steps(round, prompts.size()));
-      expect_probes_fit(config_, round, model, prompts);
+      expect_probes_fit(config_, round, model);
     }
   });
 }

@@ -25,7 +25,9 @@ EvaluateConfig held_out(const EarlyStopConfig& early_stop, const EvaluateConfig&
   EvaluateConfig config = evaluate;
   config.data = early_stop.data.empty() ? evaluate.data : early_stop.data;
   config.limit = early_stop.problems;
-  config.max_new_tokens = early_stop.max_new_tokens;
+  // At most the task's own.
+  const auto own = make_task(evaluate.choice(early_stop.task).name)->default_max_new_tokens();
+  config.max_new_tokens = std::min(own, evaluate.max_new_tokens.value_or(own));
   return config;
 }
 
@@ -43,16 +45,20 @@ JacobiOptions drafts_of(const JobConfig& config, std::int32_t round) {
           .round = static_cast<std::uint64_t>(round)};
 }
 
-std::vector<DecodeRequest> collapse_requests(const CollapseConfig& collapse,
+std::int64_t collapse_tokens(const GenerateConfig& generate) {
+  return std::min(kCollapseTokens, generate.max_new_tokens);
+}
+
+std::vector<DecodeRequest> collapse_requests(const GenerateConfig& generate,
                                              const TransformerConfig& model,
                                              const PromptStore& prompts) {
   std::vector<DecodeRequest> requests;
-  const std::int64_t count = std::min(collapse.prompts, prompts.size());
+  const std::int64_t count = std::min(kCollapsePrompts, prompts.size());
   for (std::int64_t i = 0; i < count; ++i) {
     const PromptId id = i * prompts.size() / count;
     requests.push_back({.id = id,
                         .prompt = prompts.tokens(id),
-                        .max_new_tokens = collapse.max_new_tokens,
+                        .max_new_tokens = collapse_tokens(generate),
                         .eos_ids = model.eos_ids});
   }
   return requests;
@@ -68,20 +74,17 @@ std::vector<DecodeRequest> held_out_requests(const ProblemSet& problems,
 }
 
 void expect_positions(const std::vector<DecodeRequest>& requests, const JacobiOptions& drafts,
-                      const TransformerConfig& model, const std::string& key) {
+                      const TransformerConfig& model) {
   for (const DecodeRequest& request : requests) {
     const std::int64_t positions = make_jacobi_decoder(request, drafts)->max_positions();
     if (positions > model.max_position_embeddings) {
       throw ConfigError(fmt::format(
-          "a prompt of {} tokens and {} new ones need {} positions, the model has {}; lower {}",
-          request.prompt.size(), request.max_new_tokens, positions, model.max_position_embeddings,
-          key));
+          "a prompt of {} tokens and {} new ones need {} positions, the model has {}; lower "
+          "evaluate.max_new_tokens",
+          request.prompt.size(), request.max_new_tokens, positions, model.max_position_embeddings));
     }
   }
 }
-
-constexpr const char* kCollapseTokens = "train.collapse_max_new_tokens";
-constexpr const char* kHeldOutTokens = "train.early_stop_max_new_tokens";
 
 /// Identifies the problems on which gains are measured.
 std::string held_out_hash(const ProblemSet& problems, const JacobiOptions& drafts) {
@@ -97,16 +100,14 @@ struct ProbeSize {
 
 ProbeSize probe_size(const JobConfig& config) {
   ProbeSize size;
-  const CollapseConfig& collapse = config.train.collapse;
-  if (collapse.check_every > 0) {
-    size = {collapse.prompts, collapse.max_new_tokens};
+  if (config.train.collapse.check_every > 0) {
+    size = {kCollapsePrompts, collapse_tokens(config.generate)};
   }
   const EarlyStopConfig& early_stop = config.train.early_stop;
   if (early_stop.every > 0) {
-    const auto task = make_task(config.evaluate.choice(early_stop.task).name);
     size.requests = std::max(size.requests, early_stop.problems);
-    size.new_tokens = std::max(size.new_tokens,
-                               early_stop.max_new_tokens.value_or(task->default_max_new_tokens()));
+    size.new_tokens =
+        std::max(size.new_tokens, *held_out(early_stop, config.evaluate).max_new_tokens);
   }
   return size;
 }
@@ -154,16 +155,11 @@ bool TrainingProbe::wanted(const TrainConfig& config) {
   return config.collapse.check_every > 0 || config.early_stop.every > 0;
 }
 
-void expect_probes_fit(const JobConfig& config, std::int32_t round, const TransformerConfig& model,
-                       const PromptStore& prompts) {
-  const JacobiOptions drafts = drafts_of(config, round);
-  if (config.train.collapse.check_every > 0) {
-    expect_positions(collapse_requests(config.train.collapse, model, prompts), drafts, model,
-                     kCollapseTokens);
-  }
+void expect_probes_fit(const JobConfig& config, std::int32_t round,
+                       const TransformerConfig& model) {
   if (config.train.early_stop.every > 0) {
-    expect_positions(held_out_requests(held_out_problems(config, model), model), drafts, model,
-                     kHeldOutTokens);
+    expect_positions(held_out_requests(held_out_problems(config, model), model),
+                     drafts_of(config, round), model);
   }
 }
 
@@ -177,13 +173,12 @@ TrainingProbe::TrainingProbe(const ProbeContext& context, const JobConfig& confi
       tokenizer_(BytePairTokenizer::load(config.model.source)),
       early_stop_(config.train.early_stop) {
   if (config_.collapse.check_every > 0) {
-    prompts_.requests = collapse_requests(config_.collapse, context_.model, prompts);
-    expect_positions(prompts_.requests, drafts_, context_.model, kCollapseTokens);
+    prompts_.requests = collapse_requests(config.generate, context_.model, prompts);
   }
   if (config_.early_stop.every > 0) {
     problems_.problems = held_out_problems(config, context_.model);
     problems_.requests = held_out_requests(*problems_.problems, context_.model);
-    expect_positions(problems_.requests, drafts_, context_.model, kHeldOutTokens);
+    expect_positions(problems_.requests, drafts_, context_.model);
     early_stop_ = EarlyStop(config_.early_stop, held_out_hash(*problems_.problems, drafts_));
   }
 }

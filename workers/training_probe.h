@@ -49,10 +49,9 @@ struct ProbeMemory {
                                        const ParameterTable& table, Device device,
                                        std::int64_t longest);
 
-/// Throws ConfigError if a prompt or problem of round `round`'s checks, with its answer, does not
-/// fit the model's positions; DataError as load_problem_set().
-void expect_probes_fit(const JobConfig& config, std::int32_t round, const TransformerConfig& model,
-                       const PromptStore& prompts);
+/// Throws ConfigError if a held-out problem of round `round`, with its answer, does not fit the
+/// model's positions; DataError as load_problem_set().
+void expect_probes_fit(const JobConfig& config, std::int32_t round, const TransformerConfig& model);
 
 /// One object per rank and round. Answers come from the running-window Jacobi decoder with the
 /// round's block size (on CPU float32 they equal greedy decoding) and do not depend on the number

@@ -236,11 +236,6 @@ void PromptImportConfig::validate() const {
   }
   positive("limit", limit.value_or(1));
   positive("max_prompt_tokens", max_prompt_tokens.value_or(1));
-  positive("threads", threads.value_or(1));
-  if (max_bad_records < 0) {
-    throw ConfigError(
-        fmt::format("prompts.max_bad_records is {}: must not be negative", max_bad_records));
-  }
   if (!(max_bad_fraction >= 0 && max_bad_fraction <= 1)) {
     throw ConfigError(
         fmt::format("prompts.max_bad_fraction is {}: must be from 0 to 1", max_bad_fraction));
@@ -337,7 +332,6 @@ ImportReport import_prompts(const PromptImportConfig& config, const PromptEncode
                               .keep_if = config.keep_if,
                               .order_by = std::nullopt,
                               .answer_field = config.answer_field,
-                              .max_bad_records = config.max_bad_records,
                               .max_bad_fraction = config.max_bad_fraction};
   if (config.order_by) {
     options.order_by = parse_ordering(*config.order_by).path;

@@ -35,9 +35,8 @@ struct PromptImportConfig {
   TemplateArguments template_arguments;
   std::optional<std::int64_t> limit;              ///< Maximum number of prompts.
   std::optional<std::int64_t> max_prompt_tokens;  ///< Longer templated prompts are dropped.
-  std::int64_t max_bad_records = 1000;            ///< More unreadable records stop the import.
-  double max_bad_fraction = 0.1;                  ///< Checked from 100 records on.
-  std::optional<int> threads;                     ///< Default: all cores.
+  double max_bad_fraction = 0.1;                  ///< As in PromptReaderOptions.
+  std::optional<int> threads;                     ///< Not a key. Default: all cores.
   /// Not a key: digest of lost prompts. Any other import is refused before anything is written.
   std::optional<std::string> expected_digest;
 

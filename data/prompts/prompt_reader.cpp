@@ -332,18 +332,15 @@ std::string strict_json(std::string_view text) {
 void expect_few_bad(const PromptReaderOptions& options, const std::vector<BadRecord>& bad,
                     std::int64_t records) {
   const auto count = static_cast<std::int64_t>(bad.size());
-  const bool many = count > options.max_bad_records;
   // A fraction of few records could stop a good import early.
-  const bool share =
-      records >= kFractionFrom &&
-      static_cast<double>(count) > options.max_bad_fraction * static_cast<double>(records);
-  if (count > 0 && (many || share)) {
+  const bool enough = records >= kFractionFrom || options.max_bad_fraction == 0;
+  if (enough &&
+      static_cast<double>(count) > options.max_bad_fraction * static_cast<double>(records)) {
     const BadRecord& first = bad.front();
-    throw DataError(
-        fmt::format("{} of {} records so far cannot be read (allowed: {} records and {:.3g} of "
-                    "all); the first is {}:{}: {}",
-                    count, records, options.max_bad_records, options.max_bad_fraction, first.file,
-                    first.line, first.reason));
+    throw DataError(fmt::format(
+        "{} of {} records so far cannot be read (prompts.max_bad_fraction allows {:.3g} "
+        "of all); the first is {}:{}: {}",
+        count, records, options.max_bad_fraction, first.file, first.line, first.reason));
   }
 }
 

@@ -40,8 +40,8 @@ struct PromptReaderOptions {
   std::vector<std::string> keep_if;         ///< RecordFilter rules.
   std::optional<std::string> order_by;      ///< Path of the sort key.
   std::optional<std::string> answer_field;  ///< A text or number.
-  std::int64_t max_bad_records = 1000;
-  double max_bad_fraction = 0.1;  ///< Checked from 100 records on.
+  /// A larger fraction of unreadable records, from 100 records on, stops the import; 0: any does.
+  double max_bad_fraction = 0.1;
 };
 
 struct PromptReaderResult {

@@ -40,7 +40,7 @@ EvaluationSession::EvaluationSession(const MpiSession& session, const Settings& 
   clock_.enter("start the evaluation");
   control_.emplace(
       comm_, clock_,
-      CoordinatorConfig{config_.run.heartbeat_limit_seconds, config_.generate.lease_seconds});
+      CoordinatorConfig{config_.run.heartbeat_limit_seconds, config_.run.hang_limit_seconds});
   kernels_ = make_job_kernels(comm_, config_.model.device);
   warn_of_rounding(comm_, config_.model.decode_weights);
 }

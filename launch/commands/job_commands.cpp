@@ -152,7 +152,7 @@ class Job {
         all_phases_(all_phases),
         config_(load_config(options)),
         control_(comm_, clock_,
-                 {config_.run.heartbeat_limit_seconds, config_.generate.lease_seconds}),
+                 {config_.run.heartbeat_limit_seconds, config_.run.hang_limit_seconds}),
         identity_(job_identity(comm_, config_)),
         directory_(comm_, {config_.run.directory, write_toml(job_fields(config_)), identity_,
                            options.accept_changes, options.resume == "never"}),

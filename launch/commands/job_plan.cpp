@@ -67,7 +67,6 @@ std::int64_t generation_branch_rows(const JobConfig& config) {
   for (const RoundSettings& round : config.rounds) {
     GenerateOptions options;
     options.method = config.generate.method;
-    options.fixed_point = config.generate.fixed_point;
     options.block_size = round.block_size;
     options.max_new_tokens = config.generate.max_new_tokens;
     rows = std::max(rows, options.required_branch_rows());

@@ -38,11 +38,8 @@ ExitCode sweep_command(const SweepOptions& options, const MpiSession& session) {
                                          options.out, options.name, "results/runs/sweep", "sweep"});
   const SweepConfig& sweep = evaluation.config().sweep;
   EvaluateConfig& config = evaluation.config().evaluate;
-  if (!sweep.tasks.empty()) {
-    config.tasks = sweep.tasks;
-  }
   if (config.tasks.empty()) {
-    throw ConfigError("no task given: use [sweep] tasks or [evaluate] tasks");
+    throw ConfigError("no task given: set evaluate.tasks");
   }
   config.validate();
   std::vector<DecodingMethod> methods =

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "model/decoding/parallel_trajectory_decoder.h"
+#include "launch/config/removed_keys.h"
 
 namespace jforge {
 
@@ -59,39 +59,21 @@ constexpr EnumName<StoredStates> kStoredStates[] = {{StoredStates::all, "all"},
                                                     {StoredStates::selected, "selected"}};
 constexpr EnumName<GenerationMethod> kGenerationMethods[] = {
     {GenerationMethod::sequential, "sequential"}, {GenerationMethod::parallel, "parallel"}};
-constexpr EnumName<FixedPointMethod> kFixedPointMethods[] = {{FixedPointMethod::ar, "ar"},
-                                                             {FixedPointMethod::jacobi, "jacobi"},
-                                                             {FixedPointMethod::mr, "mr"}};
 constexpr EnumName<ScheduleKind> kSchedules[] = {{ScheduleKind::linear, "linear"},
                                                  {ScheduleKind::random, "random"},
                                                  {ScheduleKind::reverse, "reverse"}};
-constexpr EnumName<ScheduleEndpoint> kEndpoints[] = {{ScheduleEndpoint::inclusive, "inclusive"},
-                                                     {ScheduleEndpoint::exclusive, "exclusive"}};
-constexpr EnumName<UnconvergedMeasure> kMeasures[] = {
-    {UnconvergedMeasure::prefix, "prefix"}, {UnconvergedMeasure::positionwise, "positionwise"}};
-constexpr EnumName<ScheduleTarget> kTargets[] = {{ScheduleTarget::ratio, "ratio"},
-                                                 {ScheduleTarget::ceil_count, "ceil_count"}};
 constexpr EnumName<MaskKind> kMasks[] = {{MaskKind::noise, "noise"},
                                          {MaskKind::window, "window"},
                                          {MaskKind::clean, "clean"},
                                          {MaskKind::mixed, "mixed"}};
-constexpr EnumName<LossReduction> kReductions[] = {{LossReduction::token_mean, "token_mean"},
-                                                   {LossReduction::paper, "paper"},
-                                                   {LossReduction::repo, "repo"}};
 constexpr EnumName<KeptOffsets> kKept[] = {
     {KeptOffsets::from_first_difference, "from_first_difference"}, {KeptOffsets::all, "all"}};
 constexpr EnumName<TeacherKind> kTeachers[] = {{TeacherKind::detached, "detached"},
                                                {TeacherKind::frozen, "frozen"}};
 constexpr EnumName<ArLoss> kArLosses[] = {{ArLoss::cross_entropy, "cross_entropy"},
                                           {ArLoss::distillation, "distillation"}};
-constexpr EnumName<SpikeMeasure> kSpikeMeasures[] = {
-    {SpikeMeasure::loss, "loss"}, {SpikeMeasure::gradient_norm, "gradient_norm"}};
 constexpr EnumName<CollapseAction> kCollapseActions[] = {{CollapseAction::warn, "warn"},
                                                          {CollapseAction::stop, "stop"}};
-constexpr EnumName<EarlyStopMeasure> kEarlyStopMeasures[] = {
-    {EarlyStopMeasure::either, "either"},
-    {EarlyStopMeasure::tpf, "tpf"},
-    {EarlyStopMeasure::accuracy, "accuracy"}};
 constexpr EnumName<CollectivesChoice> kCollectives[] = {{CollectivesChoice::automatic, "auto"},
                                                         {CollectivesChoice::nccl, "nccl"},
                                                         {CollectivesChoice::mpi, "mpi"}};
@@ -114,9 +96,11 @@ void add_run(FieldList& fields, RunSettings& run) {
   fields.last().change.fixed_from = FixedFrom::import;
   fields.add("heartbeat_limit_seconds", run.heartbeat_limit_seconds, kOperational,
              "A rank that is silent for longer ends the job (exit 70); at least 2");
-  fields.add("hang_limit_seconds", run.hang_limit_seconds, kOperational,
-             "So does a phase without any progress for longer; at least 10. MPI's own start and "
-             "end have a limit too: 600 s, or `JFORGE_MPI_LIMIT_SECONDS` in the environment");
+  fields.add(
+      "hang_limit_seconds", run.hang_limit_seconds, kOperational,
+      "So does a phase without any progress for longer; at least 10. Prompts that a rank does "
+      "not get on with for so long are given to another. MPI's own start and "
+      "end have a limit too: 600 s, or `JFORGE_MPI_LIMIT_SECONDS` in the environment");
 }
 
 void add_decode_weights(FieldList& fields, ModelSettings& model) {
@@ -137,6 +121,15 @@ void add_decode_weights(FieldList& fields, ModelSettings& model) {
   fields.last().change.fixed_from = FixedFrom::never;
 }
 
+void add_device(FieldList& fields, DeviceChoice& device) {
+  fields.add_enum(
+      "device", device, kOperational, kDeviceNames,
+      "`\"cpu\"`, `\"cuda\"` (needs a build with `-DJFORGE_CUDA=ON` and a device; exit 4 without) "
+      "or `\"auto\"`: CUDA where both are there, else the CPU; ranks that find different kinds "
+      "refuse (exit 4). Rank r of a host takes device r mod their number");
+  fields.last().applies_to = kAllCommands;
+}
+
 void add_model(FieldList& fields, ModelSettings& model) {
   fields.in("model", {ConfigFor::run, ConfigFor::finetune}, FixedFrom::import);
   fields.add("source", model.source, kOperational,
@@ -147,11 +140,7 @@ void add_model(FieldList& fields, ModelSettings& model) {
                   "resolved file has what was chosen. With `\"bfloat16\"` weights and activations "
                   "are rounded to it; masters, moments, gradients of parameters, losses and sums "
                   "stay float32");
-  fields.add_enum(
-      "device", model.device, kOperational, kDeviceNames,
-      "`\"cpu\"`, `\"cuda\"` (needs a build with `-DJFORGE_CUDA=ON` and a device; exit 4 without) "
-      "or `\"auto\"`: CUDA where both are there, else the CPU; ranks that find different kinds "
-      "refuse (exit 4). Rank r of a host takes device r mod their number");
+  add_device(fields, model.device);
   add_decode_weights(fields, model);
   fields.add_enum("export_as", model.export_as, kOperational, kExportTypes,
                   "Type of the exported weights: `\"bfloat16\"` or `\"float32\"`");
@@ -202,11 +191,10 @@ void add_prompts(FieldList& fields, PromptImportConfig& prompts) {
   fields.add("limit", prompts.limit, kIdentity, "Prompts to keep at most");
   fields.add("max_prompt_tokens", prompts.max_prompt_tokens, kIdentity,
              "Longer prompts, template included, are dropped");
-  fields.add("max_bad_records", prompts.max_bad_records, kOperational,
-             "More unreadable records than this stop the import (exit 3)");
-  fields.add("max_bad_fraction", prompts.max_bad_fraction, kOperational,
-             "So does a larger share of them, from 100 records on");
-  fields.add("threads", prompts.threads, kOperational, "For the import. Default: all cores");
+  fields.add(
+      "max_bad_fraction", prompts.max_bad_fraction, kOperational,
+      "A larger share of unreadable records, from 100 records on, stops the import (exit 3); 0: "
+      "a single one does");
 }
 
 void add_generate(FieldList& fields, GenerateConfig& generate) {
@@ -218,12 +206,6 @@ void add_generate(FieldList& fields, GenerateConfig& generate) {
       "the noise schedule asks for has passed: faster with larger blocks and "
       "`store_states = \"selected\"`, slower with `\"all\"`");
   fields.last().same_as_before({"sequential"});
-  fields.add_enum(
-      "fixed_point", generate.fixed_point, kIdentity, kFixedPointMethods,
-      "What decodes those answers: `\"ar\"` token by token (the fewest rows: where a batch keeps "
-      "the arithmetic busy), `\"jacobi\"` or `\"mr\"` (fewer forwards: few prompts at once and a "
-      "model that was distilled)");
-  fields.last().same_as_before({"ar"});
   fields.add("max_new_tokens", generate.max_new_tokens, kIdentity,
              "Of an answer; rounded up to whole blocks");
   fields.add("batch_prompts", generate.batch_prompts, kOperational,
@@ -240,8 +222,6 @@ void add_generate(FieldList& fields, GenerateConfig& generate) {
       "prompts_per_lease", generate.prompts_per_lease, kOperational,
       "Prompts handed to a rank at once, at most; fewer towards the end, to slow ranks, and where "
       "they would take longer than a minute. What is lost when a rank dies");
-  fields.add("lease_seconds", generate.lease_seconds, kOperational,
-             "Work handed out without progress for longer is given to another rank");
 }
 
 void add_rounds(FieldList& fields, std::vector<RoundSettings>& rounds) {
@@ -257,18 +237,6 @@ void add_rounds(FieldList& fields, std::vector<RoundSettings>& rounds) {
     fields.add_enum("schedule", round.schedule, kIdentity, kSchedules,
                     "Noise from block to block: `\"random\"` is drawn, `\"linear\"` rises over the "
                     "window (the paper), `\"reverse\"` falls");
-    fields.last().change.other_loss = true;
-    fields.add_enum("endpoint", round.endpoint, kIdentity, kEndpoints,
-                    "`\"inclusive\"`: the last block of a window is all noise; `\"exclusive\"`: it "
-                    "stays one step below");
-    fields.last().change.other_loss = true;
-    fields.add_enum("measure", round.measure, kIdentity, kMeasures,
-                    "What counts as noise in a state: everything from the first wrong token, or "
-                    "`\"positionwise\"` the wrong tokens");
-    fields.last().change.other_loss = true;
-    fields.add_enum("target", round.target, kIdentity, kTargets,
-                    "The state nearest in ratio is taken, or `\"ceil_count\"` the one nearest to "
-                    "the rounded-up count");
     fields.last().change.other_loss = true;
     fields.add_enum(
         "mask", round.mask, kIdentity, kMasks,
@@ -328,9 +296,6 @@ void add_losses(FieldList& fields, TrainConfig& train) {
   fields.add("consistency_weight", train.consistency_weight, kIdentity,
              "Weight of the consistency loss; 0 is plain fine-tuning on the model's own answers");
   fields.last().change.other_loss = true;
-  fields.add_enum("reduction", train.reduction, kIdentity, kReductions,
-                  "How token losses become one number: `\"token_mean\"`, `\"paper\"`, `\"repo\"`");
-  fields.last().change.other_loss = true;
   fields.add_enum("kept", train.kept, kIdentity, kKept,
                   "Offsets with a consistency target: from the first wrong token on, or `\"all\"`");
   fields.last().change.other_loss = true;
@@ -356,19 +321,13 @@ void add_losses(FieldList& fields, TrainConfig& train) {
 }
 
 void add_spike_guard(FieldList& fields, TrainConfig& train) {
-  fields.add("spike_guard_ratio", train.spike_guard.ratio, kIdentity,
-             "Updates are left out, on all ranks, when the measure exceeds this times its median "
-             "over the last `spike_guard_window` steps that were not; greater than 1, for example "
-             "4. 0: no guard. Metrics lines then have `skipped`, `skipped_steps` and "
-             "`spike_reference`");
-  fields.add_enum("spike_guard_measure", train.spike_guard.measure, kIdentity, kSpikeMeasures,
-                  "What leaps: the batch's weighted `\"loss\"`, or the `\"gradient_norm\"` before "
-                  "clipping");
-  fields.last().change.other_loss = true;
-  fields.add("spike_guard_window", train.spike_guard.window, kIdentity,
-             "Steps of that median; the guard waits until there are so many");
-  fields.add("spike_guard_patience", train.spike_guard.patience, kIdentity,
-             "More updates left out in a row than this end the run (exit 5)");
+  fields.add(
+      "spike_guard_ratio", train.spike_guard.ratio, kIdentity,
+      "Updates are left out, on all ranks, when the loss exceeds this times its median "
+      "over the last 32 steps that were not; greater than 1, for example 4. 0: no guard. More "
+      "than 8 in a row end the run (exit 5). Metrics lines then have `skipped`, `skipped_steps` "
+      "and "
+      "`spike_reference`");
 }
 
 // What is checked on a few answers in the middle of training.
@@ -376,22 +335,22 @@ void add_checks(FieldList& fields, TrainConfig& train) {
   fields.in("train", kRun);
   fields.add(
       "collapse_check_every", train.collapse.check_every, kOperational,
-      "Steps between checks of a few greedy answers for repetition: metrics lines then have "
+      "Steps between checks of eight greedy answers for repetition, each of up to 128 tokens: "
+      "metrics lines then have "
       "`repetition` (seq-rep-4: share of repeated 4-grams) and `distinct` (distinct-1: share "
       "of distinct tokens), means over answers; 0 = never");
-  fields.add("collapse_prompts", train.collapse.prompts, kOperational,
-             "Prompts answered in such a check: always the same, evenly spaced over the run's");
-  fields.add("collapse_max_new_tokens", train.collapse.max_new_tokens, kOperational,
-             "Of each of those answers");
   fields.add("collapse_threshold", train.collapse.threshold, kOperational,
              "Mean seq-rep-4 above which the model counts as collapsed");
   fields.add_enum("collapse_action", train.collapse.action, kOperational, kCollapseActions,
                   "What follows then: `\"warn\"` a line in the log, `\"stop\"` the end of the run "
                   "(exit 5), that step not saved");
-  fields.add("early_stop_every", train.early_stop.every, kIdentity,
-             "Steps between checks on held-out problems (`held_out_tpf`, `held_out_accuracy` in "
-             "metrics lines); a round ends early, with its last checkpoint, when they bring no "
-             "more gain; 0 = never");
+  fields.add(
+      "early_stop_every", train.early_stop.every, kIdentity,
+      "Steps between checks on held-out problems (`held_out_tpf`, `held_out_accuracy` in "
+      "metrics lines); a round ends early, with its last checkpoint, when neither gains a "
+      "hundredth any more; 0 = never. Tokens per forward are those of Jacobi decoding with the "
+      "round's block size; tasks whose grading runs programs have no accuracy. Answers are as "
+      "long as the task's own limit and `evaluate.max_new_tokens` allow");
   fields.add("early_stop_task", train.early_stop.task, kIdentity,
              "The problems' benchmark, as in `evaluate.tasks`");
   fields.add("early_stop_data", train.early_stop.data, kOperational,
@@ -399,16 +358,8 @@ void add_checks(FieldList& fields, TrainConfig& train) {
              "measure. Default: `evaluate.data`, unless `evaluate.tasks` name the task");
   fields.add("early_stop_problems", train.early_stop.problems, kIdentity,
              "The first so many problems");
-  fields.add("early_stop_max_new_tokens", train.early_stop.max_new_tokens, kIdentity,
-             "Default: the task's own");
-  fields.add_enum("early_stop_measure", train.early_stop.measure, kIdentity, kEarlyStopMeasures,
-                  "What must gain: `\"tpf\"` (tokens per forward of Jacobi decoding with the "
-                  "round's block size), `\"accuracy\"` (not of tasks whose grading runs programs), "
-                  "or `\"either\"` of them");
   fields.add("early_stop_patience", train.early_stop.patience, kIdentity,
              "Checks in a row without a gain that end the round");
-  fields.add("early_stop_min_gain", train.early_stop.min_gain, kIdentity,
-             "Over the best so far: of tokens per forward a share, of accuracy as it is");
 }
 
 // How memory and work are spread over ranks.
@@ -430,8 +381,6 @@ void add_sharding(FieldList& fields, TrainConfig& train) {
       "host memory), or `\"auto\"`: NCCL, and MPI if ranks share a device (if each has its own and "
       "NCCL cannot be used, the run ends with exit 4). With "
       "`optimizer_offload` they lie in host memory and go by MPI, and `\"nccl\"` is refused");
-  fields.add("check_replicas_every", train.optimizer.guard.check_replicas_every, kOperational,
-             "Steps between comparisons of all ranks' weights with their owners'; 0 = never");
   fields.add("check_state_every", train.optimizer.guard.check_state_every, kOperational,
              "Steps between checks of each rank's own weights and moments for silent changes since "
              "the step before; 0 = never. Default: 1, or 50 where they lie on a device");
@@ -455,14 +404,8 @@ void add_filter(FieldList& fields, SampleFilterConfig& filter) {
              "for example 0.3; 1: no limit. Trajectories stay in the store, and `filter_*` keys "
              "may change without generating anew; steps stay as they are, so what is kept is seen "
              "more often. Counts are in `round-R/cleaning.json` and in the report");
-  fields.add("filter_sentence_repeats", filter.max_sentence_repeats, kIdentity,
-             "Nor are those in which one sentence or line of 16 bytes or more stands more often "
-             "than this; 0: no limit");
-  fields.add("filter_min_tokens", filter.min_tokens, kIdentity, "Nor those of fewer tokens …");
-  fields.add("filter_max_tokens", filter.max_tokens, kIdentity,
-             "… or of more, the end of sequence not counted. Default: no limit");
   fields.add("filter_eos", filter.require_eos, kIdentity,
-             "Nor, where true, those that ended by `generate.max_new_tokens` alone");
+             "If true, nor those that ended by `generate.max_new_tokens` alone");
   fields.add("filter_task", filter.task, kIdentity,
              "Nor those that this task's check (`\"gsm8k\"`, `\"math\"`, `\"word_problems\"`, "
              "`\"ledger\"`) does not find right by the prompt's reference answer "
@@ -516,9 +459,6 @@ void add_evaluate(FieldList& fields, EvaluateConfig& evaluate) {
 void add_sweep(FieldList& fields, SweepConfig& sweep) {
   fields.in("sweep", kRun);
   fields.add("method", sweep.method, kOperational, "The decoder whose settings vary");
-  fields.add("tasks", sweep.tasks, kOperational, "Benchmarks; empty: those of `[evaluate]`");
-  fields.add("include_ar", sweep.include_ar, kOperational,
-             "Measure greedy decoding in the same run, to compare with");
   for (auto& [key, axis] : sweep.axes) {
     const bool whole = std::holds_alternative<std::int64_t>(decoding_key(key).fallback);
     fields.add(key.c_str(), axis, kOperational,
@@ -550,9 +490,9 @@ std::vector<ConfigField> all_fields(JobConfig& config) {
   fields.add_enum(
       "compat", config.compat, kIdentity, kCompat,
       "`\"paper\"` or `\"repo\"` sets the formulas of the paper or of its authors' code where "
-      "those two differ: `reduction`, `kept`, `train_prompt`, and the rounds' `endpoint`, "
-      "`measure` "
-      "and `target`, beside `teacher` and `consistency_decay` as both have them; `\"repo\"` also "
+      "those two differ: `kept`, `train_prompt`, and how losses are reduced and a round's "
+      "states chosen ([METHOD.md](../../model/decoding/METHOD.md) §4), beside `teacher` and "
+      "`consistency_decay` as both have them; `\"repo\"` also "
       "never selects a block's initial draft, as in the authors' data, and has an `ar_weight` of "
       "10 "
       "unless another is given. Those keys then have these values in `resolved_config.toml` too; "
@@ -572,20 +512,14 @@ std::vector<ConfigField> all_fields(PretrainConfig& config) {
   FieldList fields;
   add_run(fields, config.run);
   PretrainSettings& pretrain = config.pretrain;
+  fields.in("model");
+  add_device(fields, pretrain.device);
   fields.in("pretrain", {ConfigFor::pretrain});
   fields.add("tokenizer", pretrain.tokenizer, kOperational,
              "Required. Directory with tokenizer files and chat template");
   fields.add("output", pretrain.output, kOperational, kOutput);
   fields.add("files", pretrain.files, kOperational,
-             "Required. JSON lines of questions and answers");
-  fields.add_enum("device", pretrain.device, kOperational, kDeviceNames, "As `model.device`");
-  fields.add("question_field", pretrain.question_field, kIdentity, "Field of the question");
-  fields.add("answer_field", pretrain.answer_field, kIdentity, "Field of the answer");
-  fields.add("template", pretrain.chat_template, kIdentity, "As `prompts.template`");
-  fields.last().unset_as_before();
-  fields.add("template_arguments", pretrain.template_arguments, kIdentity,
-             "As `prompts.template_arguments`");
-  fields.last().unset_as_before();
+             "Required. JSON lines with texts `question` and `answer`");
   fields.add("hidden_size", pretrain.hidden_size, kIdentity, "Width of the model");
   fields.add("intermediate_size", pretrain.intermediate_size, kIdentity,
              "Width inside the feed-forward layers");
@@ -595,7 +529,6 @@ std::vector<ConfigField> all_fields(PretrainConfig& config) {
   fields.add("max_position_embeddings", pretrain.max_position_embeddings, kIdentity,
              "Longest sequence; longer samples are left out");
   fields.add("rope_theta", pretrain.rope_theta, kIdentity, "Base of the rotary embedding");
-  fields.add("rms_norm_eps", pretrain.rms_norm_eps, kIdentity, "Of the normalisation");
   fields.add("tie_word_embeddings", pretrain.tie_word_embeddings, kIdentity,
              "One matrix for embedding and output");
   fields.add("steps", pretrain.steps, kIdentity, "Optimizer steps");
@@ -693,12 +626,6 @@ void apply_compat(JobConfig& config, const TomlDocument& document) {
   const std::vector<ConfigField> fields = job_fields(config);
   const Values given = values_of(fields);
   config.train.apply(config.compat);
-  for (std::size_t i = 0; i < config.rounds.size(); ++i) {
-    const NoiseScheduleOptions schedule = config.noise_schedule(static_cast<std::int32_t>(i + 1));
-    config.rounds[i].endpoint = schedule.endpoint;
-    config.rounds[i].measure = schedule.measure;
-    config.rounds[i].target = schedule.target;
-  }
   if (const auto other = contradiction(fields, given, document, "train.compat")) {
     throw ConfigError(*other);
   }
@@ -746,9 +673,21 @@ std::vector<ConfigField> finetune_fields(FinetuneConfig& config) {
   return applicable(all_fields(config), ConfigFor::finetune);
 }
 
-Identity identity_of(JobConfig& config) { return identity_values(all_fields(config)); }
-Identity identity_of(PretrainConfig& config) { return identity_values(all_fields(config)); }
-Identity identity_of(FinetuneConfig& config) { return identity_values(all_fields(config)); }
+Identity identity_of(JobConfig& config) {
+  Identity identity = identity_values(all_fields(config));
+  record_removed_keys(identity, ConfigFor::run, config.rounds.size(), config.compat);
+  return identity;
+}
+Identity identity_of(PretrainConfig& config) {
+  Identity identity = identity_values(all_fields(config));
+  record_removed_keys(identity, ConfigFor::pretrain);
+  return identity;
+}
+Identity identity_of(FinetuneConfig& config) {
+  Identity identity = identity_values(all_fields(config));
+  record_removed_keys(identity, ConfigFor::finetune);
+  return identity;
+}
 
 JobConfig read_job_config(const std::string& text, const std::string& file_name,
                           const std::vector<std::string>& overrides) {

@@ -16,7 +16,7 @@ python3 launch/quickstart/make_tokenizer.py --data "$data/train.jsonl.gz" --out 
 rm -rf "$run"
 # The shipped model was trained on the CPU; a GPU gives different last bits.
 launch/scripts/local_mpirun.sh -n 2 "$jforge" pretrain launch/configs/pretrain_quickstart.toml \
-  --set pretrain.device=cpu --set "run.directory=$run" --set "pretrain.tokenizer=$data/tokenizer" \
+  --set model.device=cpu --set "run.directory=$run" --set "pretrain.tokenizer=$data/tokenizer" \
   --set "pretrain.output=$run/model" --set "pretrain.files=[\"$data/train.jsonl.gz\"]"
 mkdir -p "$destination/word_problems"
 cp "$data/prompts.jsonl.gz" "$destination/"

@@ -205,7 +205,7 @@ namespace {
 DecodingMethod lookahead_method(const DecodingSettings& settings, std::uint64_t seed) {
   const LookaheadOptions options{.window = whole_number(settings, "lookahead_window"),
                                  .ngram = whole_number(settings, "lookahead_ngram"),
-                                 .guesses = whole_number(settings, "lookahead_guesses"),
+                                 .guesses = whole_number(settings, "lookahead_window"),
                                  .seed = seed};
   return method_of(options, make_lookahead_decoder,
                    {{"block_size", options.ngram},
@@ -221,11 +221,6 @@ DecodingMethod lookahead_method(const DecodingSettings& settings, std::uint64_t 
 std::vector<MethodEntry> lookahead_methods() {
   return {{"lookahead",
            {
-               {.name = "lookahead_guesses",
-                .fallback = std::int64_t{LookaheadOptions{}.guesses},
-                .minimum = 0,
-                .maximum = kMaxDrafts,
-                .meaning = "n-grams that `lookahead` verifies in one forward at most"},
                {.name = "lookahead_ngram",
                 .fallback = std::int64_t{LookaheadOptions{}.ngram},
                 .minimum = 2,
@@ -235,7 +230,8 @@ std::vector<MethodEntry> lookahead_methods() {
                 .fallback = std::int64_t{LookaheadOptions{}.window},
                 .minimum = 1,
                 .maximum = kMaxDraftTokens,
-                .meaning = "Columns of the window in which `lookahead` makes n-grams"},
+                .meaning = "Columns of the window in which `lookahead` makes n-grams, and n-grams "
+                           "verified at once"},
            },
            lookahead_method}};
 }

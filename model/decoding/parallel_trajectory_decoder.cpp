@@ -7,8 +7,6 @@
 
 #include "model/decoding/draft_decoder_internal.h"
 #include "model/decoding/greedy_decoder.h"
-#include "model/decoding/jacobi_decoder.h"
-#include "model/decoding/multi_block_decoder.h"
 
 namespace jforge {
 
@@ -113,20 +111,7 @@ class ParallelTrajectoryDecoder final : public SequenceDecoder {
     DecodeRequest whole{.id = request_.id,
                         .prompt = request_.prompt,
                         .max_new_tokens = static_cast<std::int64_t>(num_blocks_ * block_size_)};
-    switch (options_.fixed_point) {
-      case FixedPointMethod::ar:
-        return make_greedy_decoder(std::move(whole));
-      case FixedPointMethod::jacobi:
-        return make_jacobi_decoder(std::move(whole), {.block_size = options_.block_size,
-                                                      .window = DraftWindow::running,
-                                                      .seed = options_.seed,
-                                                      .round = options_.round});
-      case FixedPointMethod::mr:
-        return make_multi_block_decoder(
-            std::move(whole),
-            {.block_size = options_.block_size, .seed = options_.seed, .round = options_.round});
-    }
-    throw InternalError("unknown fixed-point method");
+    return make_greedy_decoder(std::move(whole));
   }
 
   [[nodiscard]] std::size_t known_tokens() const {

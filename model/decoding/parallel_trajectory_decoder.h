@@ -9,16 +9,8 @@
 
 namespace jforge {
 
-/// The method that finds the fixed points; each gives greedy decoding's tokens.
-enum class FixedPointMethod : std::uint8_t {
-  ar,      ///< Greedy: fewest rows, one forward per token.
-  jacobi,  ///< Running window.
-  mr,
-};
-
 struct ParallelTrajectoryOptions {
   std::int32_t block_size = 16;  ///< n ≥ 1
-  FixedPointMethod fixed_point = FixedPointMethod::ar;
   std::uint64_t seed = 0;
   std::uint64_t round = 0;
   /// Selects the state kept of each block beside the fixed point; empty: all states.
@@ -28,10 +20,10 @@ struct ParallelTrajectoryOptions {
 };
 
 /// Teacher-forced parallel trajectories (METHOD.md §1): the recording Jacobi decoder's states,
-/// computed in another order. Each complete block of the text is iterated as an alternative until
-/// no later state can be the schedule's choice. The text's token replaces the first wrong one, so n
-/// − 1 passes suffice. A block that predicted another token there counts as flipped; reproducible
-/// arithmetic excludes it.
+/// computed in another order. Greedy decoding makes the text. Each complete block of it is iterated
+/// as an alternative until no later state can be the schedule's choice. The text's token replaces
+/// the first wrong one, so n − 1 passes suffice. A block that predicted another token there counts
+/// as flipped; reproducible arithmetic excludes it.
 ///
 /// `blocks` holds the selected state and the fixed point (`selected_state` ≥ 0), or all states;
 /// `states_seen` counts the computed ones. `forwards` counts the passes that include the sequence.

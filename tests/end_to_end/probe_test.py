@@ -7,17 +7,16 @@ import unittest
 from harness import EndToEndTest
 
 RANKS = 2
-COLLAPSE = ("--set", "train.collapse_check_every=2", "--set", "train.collapse_prompts=5",
-            "--set", "train.collapse_max_new_tokens=24")
+COLLAPSE = ("--set", "train.collapse_check_every=2")
 STOP = ("--set", "train.early_stop_every=1", "--set", "train.early_stop_task=gsm8k:plain",
-        "--set", "train.early_stop_problems=3", "--set", "train.early_stop_max_new_tokens=12",
-        "--set", "train.early_stop_min_gain=50", "--set", "train.early_stop_patience=4",
+        "--set", "train.early_stop_problems=3", "--set", "evaluate.max_new_tokens=12",
+        "--set", "train.learning_rate=1e-9", "--set", "train.early_stop_patience=4",
         "--set", "rounds.1.steps=7", "--set", "rounds.2.steps=7")
 
 
 class Probe(EndToEndTest):
     def stop(self):
-        """A fifty-fold gain is impossible: four checks end each round."""
+        """Hardly a weight changes: the first check is the best of each round, four more end it."""
         return *STOP, "--set", f"train.early_stop_data={self.prompts}"
 
     def lines(self, run):
@@ -86,10 +85,8 @@ class Probe(EndToEndTest):
 
     def test_what_cannot_be_is_refused(self):
         config, _ = self.config("refused")
-        result = self.jforge("run", config, *self.stop(), "--set", "train.early_stop_task=humaneval", expect=2)
-        self.assertIn("graded by running programs", result.lines()[0])
-        result = self.jforge("run", config, *COLLAPSE, "--set", "train.collapse_max_new_tokens=100000", expect=2)
-        self.assertIn("lower train.collapse_max_new_tokens", result.lines()[0])
+        result = self.jforge("run", config, *self.stop(), "--set", "evaluate.max_new_tokens=250", expect=2)
+        self.assertIn("lower evaluate.max_new_tokens", result.lines()[0])
         plan = self.jforge("run", config, *COLLAPSE, "--dry-run").out
         self.assertRegex(plan, r"checks [0-9.]+ MB, copy for checkpoints")
 

@@ -131,7 +131,7 @@ class Refused(EndToEndTest):
     def test_a_plan_refuses_what_the_run_would(self):
         config, _ = self.config("limits")
         for key, value in (("run.heartbeat_limit_seconds", 1), ("run.heartbeat_limit_seconds", "nan"),
-                           ("generate.lease_seconds", "nan")):
+                           ("run.hang_limit_seconds", "nan")):
             for words in (("--dry-run",), ()):
                 self.refused(2, "run", config, "--set", f"{key}={value}", *words, says=key)
 

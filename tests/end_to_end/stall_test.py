@@ -57,7 +57,7 @@ class Stall(EndToEndTest):
     def test_a_writer_with_nothing_left_to_decode(self):
         """rank 0's display of waiting is not progress."""
         few = [word for key, value in (("rounds.1.steps", 1), ("train.batch_samples", 3), ("generate.prompts_per_lease", 1),
-                                       ("generate.lease_seconds", 20), ("run.hang_limit_seconds", LIMIT_SECONDS))
+                                       ("run.hang_limit_seconds", LIMIT_SECONDS))
                for word in ("--set", f"{key}={value}")]
         for ranks, faults, hangs in ((1, "stall@generate.commit:0:1", 0),
                                      (2, "stall@publish.rename:1:1,delay@generate.lease:0:1,delay@generate.lease:0:2", 1)):

@@ -28,11 +28,12 @@ Json to_json(const DecodingSettings& settings) {
 
 Json sweep_of_task(const SweepConfig& sweep, const std::string& task, const std::string& model,
                    const EvaluationSummary& summary) {
-  Json json{{"model", model},       {"task", task},        {"method", sweep.method},
-            {"keys", sweep.keys()}, {"baseline", nullptr}, {"points", Json::array()}};
-  if (sweep.include_ar) {
-    json["baseline"] = summary.figures(model, task, std::string(kBaselineMethod));
-  }
+  Json json{{"model", model},
+            {"task", task},
+            {"method", sweep.method},
+            {"keys", sweep.keys()},
+            {"baseline", summary.figures(model, task, std::string(kBaselineMethod))},
+            {"points", Json::array()}};
   for (const DecodingSettings& settings : sweep.points()) {
     Json point = summary.figures(model, task, variant_label(sweep.method, settings));
     // "settings" of the summary is a hash.
@@ -123,9 +124,7 @@ std::vector<DecodingMethod> sweep_methods(const SweepConfig& sweep, const Decodi
                                           std::uint64_t seed) {
   sweep.validate();
   std::vector<DecodingMethod> methods;
-  if (sweep.include_ar) {
-    methods.push_back(make_decoding_method(kBaselineMethod, fixed, seed));
-  }
+  methods.push_back(make_decoding_method(kBaselineMethod, fixed, seed));
   for (const DecodingSettings& point : sweep.points()) {
     DecodingSettings settings = fixed;
     for (const auto& [key, value] : point) {

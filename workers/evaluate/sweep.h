@@ -22,8 +22,6 @@ struct SweepAxis {
 /// [sweep] of the configuration.
 struct SweepConfig {
   std::string method = "jacobi";
-  std::vector<std::string> tasks;  ///< Empty: as [evaluate].
-  bool include_ar = true;          ///< Measure the baseline too.
   /// All decoding keys; those with values form the grid.
   std::map<std::string, SweepAxis, std::less<>> axes = empty_axes();
 
@@ -36,8 +34,8 @@ struct SweepConfig {
   [[nodiscard]] std::vector<DecodingSettings> points() const;
 };
 
-/// The baseline, if included, then one method per point. `fixed`: settings of no axis. Throws
-/// ConfigError as validate().
+/// The baseline, then one method per point. `fixed`: settings of no axis. Throws ConfigError as
+/// validate().
 [[nodiscard]] std::vector<DecodingMethod> sweep_methods(const SweepConfig& sweep,
                                                         const DecodingSettings& fixed,
                                                         std::uint64_t seed);
@@ -46,7 +44,7 @@ struct SweepConfig {
 /// of sweep_methods() and returns the object of the first task, with the others' as
 /// "further_tasks":
 ///   {"model", "task", "method", "keys": ["block_size", …],
-///    "baseline": figures of "ar" or null,
+///    "baseline": figures of "ar",
 ///    "points": [{"settings": {"block_size": 8}, figures…}, …]}
 /// `roofline`, an array of roofline_profile.h, becomes "roofline"; null keeps that of an earlier
 /// sweep.json of the same model and `machine` (roofline_machine()). Throws DataError if that file

@@ -23,7 +23,6 @@ void GenerateConfig::validate() const {
   at_least_one("max_new_tokens", static_cast<double>(max_new_tokens));
   at_least_one("batch_prompts", batch_prompts);
   at_least_one("prompts_per_lease", static_cast<double>(prompts_per_lease));
-  at_least_one("lease_seconds", lease_seconds);
   if (cache_mb < 0) {
     throw ConfigError(fmt::format("generate.cache_mb = {} must not be negative", cache_mb));
   }

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "model/decoding/parallel_trajectory_decoder.h"
 #include "model/transformer/cache_pages.h"
 #include "model/transformer/transformer_config.h"
 #include "workers/generate/trajectory_generator.h"
@@ -13,14 +12,12 @@ namespace jforge {
 
 struct GenerateConfig {
   GenerationMethod method = GenerationMethod::sequential;
-  FixedPointMethod fixed_point = FixedPointMethod::ar;  ///< For GenerationMethod::parallel.
   std::int64_t max_new_tokens = 2048;
   std::int32_t batch_prompts = 128;  ///< Prompts decoded at once per rank; results do not change.
   /// KV cache per rank in MB; limits batches of long prompts. 0: enough for batch_prompts prompts.
   std::int64_t cache_mb = 0;
   StoredStates store_states = StoredStates::selected;
   std::int64_t prompts_per_lease = 256;  ///< A lease should take seconds to a minute.
-  double lease_seconds = 600;            ///< A lease without progress for longer is reassigned.
 
   /// Throws ConfigError naming the key.
   void validate() const;

@@ -18,7 +18,6 @@ std::unique_ptr<SequenceDecoder> make_decoder(DecodeRequest request,
   if (options.method == GenerationMethod::parallel) {
     ParallelTrajectoryOptions parallel;
     parallel.block_size = options.block_size;
-    parallel.fixed_point = options.fixed_point;
     parallel.seed = options.seed;
     parallel.round = options.round;
     if (options.stored_states == StoredStates::selected) {

@@ -11,7 +11,6 @@
 #include "data/batches/noise_schedule.h"
 #include "data/trajectories/trajectory.h"
 #include "model/decoding/decode_engine.h"
-#include "model/decoding/parallel_trajectory_decoder.h"
 #include "model/decoding/sequence_decoder.h"
 #include "runtime/ids.h"
 
@@ -30,8 +29,7 @@ enum class GenerationMethod : std::uint8_t {
 
 struct GenerateOptions {
   GenerationMethod method = GenerationMethod::sequential;
-  FixedPointMethod fixed_point = FixedPointMethod::ar;  ///< For GenerationMethod::parallel.
-  std::int32_t block_size = 16;                         ///< n ≥ 1
+  std::int32_t block_size = 16;       ///< n ≥ 1
   std::int64_t max_new_tokens = 256;  ///< T ≥ 1; an answer has at most ceil(T / n) blocks.
   std::uint64_t seed = 0;
   std::uint64_t round = 0;          ///< Part of the drafts' random stream.

@@ -36,7 +36,6 @@ GenerateOptions generate_options(const JobConfig& config, std::int32_t round,
                                  const TransformerConfig& model) {
   GenerateOptions options;
   options.method = config.generate.method;
-  options.fixed_point = config.generate.fixed_point;
   options.block_size = config.rounds[static_cast<std::size_t>(round - 1)].block_size;
   options.max_new_tokens = config.generate.max_new_tokens;
   options.seed = config.run.seed;

@@ -71,7 +71,7 @@ void RoundTraining::expect_steps_left() const {
 void RoundTraining::open_trajectories() {
   services_.clock.enter("open the trajectories");  // rank 0 reads and checks every byte
   const SampleFilterConfig& filter = train_.filter;
-  if (filter.reads_text()) {
+  if (filter.task) {
     together(services_.comm,
              [&] { tokenizer_.emplace(BytePairTokenizer::load(config_.model.source)); });
   }

@@ -15,13 +15,6 @@ void CollapseConfig::validate() const {
     throw ConfigError(fmt::format(
         "train.collapse_check_every = {} must not be negative (0 = never)", check_every));
   }
-  if (prompts < 1) {
-    throw ConfigError(fmt::format("train.collapse_prompts = {} must be at least 1", prompts));
-  }
-  if (max_new_tokens < 1) {
-    throw ConfigError(
-        fmt::format("train.collapse_max_new_tokens = {} must be at least 1", max_new_tokens));
-  }
   if (!(threshold > 0 && threshold <= 1)) {
     throw ConfigError(fmt::format("train.collapse_threshold = {} must lie in (0, 1]", threshold));
   }

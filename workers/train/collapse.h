@@ -16,9 +16,7 @@ enum class CollapseAction : std::uint8_t {
 
 struct CollapseConfig {
   std::int64_t check_every = 0;  ///< 0: never.
-  std::int64_t prompts = 8;      ///< Evenly spaced over the run's; the same in every check.
-  std::int64_t max_new_tokens = 128;
-  double threshold = 0.5;  ///< Answers above this mean seq-rep-4 have collapsed.
+  double threshold = 0.5;        ///< Answers above this mean seq-rep-4 have collapsed.
   CollapseAction action = CollapseAction::warn;
 
   /// Throws ConfigError naming the key.
@@ -27,6 +25,9 @@ struct CollapseConfig {
     return check_every > 0 && step % check_every == 0;
   }
 };
+
+inline constexpr std::int64_t kCollapsePrompts = 8;   ///< Evenly spaced; equal in every check.
+inline constexpr std::int64_t kCollapseTokens = 128;  ///< Maximum tokens of an answer.
 
 inline constexpr std::size_t kRepetitionLength = 4;
 

@@ -343,9 +343,7 @@ void DistillationTrainer::update(LocalWork& work, StepMetrics& metrics) {
   metrics.gradient_norm = report.gradient_norm;
   metrics.clip_scale = static_cast<double>(report.clip_scale);
   if (spike_guard_.active()) {
-    metrics.skipped = spike_guard_.is_spike(spike_guard_.config().measure == SpikeMeasure::loss
-                                                ? weighted_loss(work.losses)
-                                                : report.gradient_norm);
+    metrics.skipped = spike_guard_.is_spike(weighted_loss(work.losses));
     metrics.skipped_steps = spike_guard_.state().skipped;
     metrics.spike_reference = spike_guard_.reference();
   }

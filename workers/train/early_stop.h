@@ -10,26 +10,20 @@
 
 namespace jforge {
 
-enum class EarlyStopMeasure : std::uint8_t {
-  either,
-  tpf,  ///< Tokens per forward of Jacobi decoding (METHOD.md, I24).
-  accuracy,
-};
-
 struct EarlyStopConfig {
-  std::int64_t every = 0;                           ///< 0: never.
-  std::string task = {};                            ///< See evaluate.tasks.
-  std::filesystem::path data = {};                  ///< Held-out problems; empty: evaluate.data.
-  std::int64_t problems = 32;                       ///< The first ones.
-  std::optional<std::int64_t> max_new_tokens = {};  ///< Default: the task's.
-  EarlyStopMeasure measure = EarlyStopMeasure::either;
-  std::int64_t patience = 3;  ///< Consecutive checks without a gain.
-  double min_gain = 0.01;     ///< Relative for tpf, absolute for accuracy.
+  std::int64_t every = 0;           ///< 0: never.
+  std::string task = {};            ///< See evaluate.tasks.
+  std::filesystem::path data = {};  ///< Held-out problems; empty: evaluate.data.
+  std::int64_t problems = 32;       ///< The first ones.
+  std::int64_t patience = 3;        ///< Consecutive checks without a gain.
 
   /// Throws ConfigError naming the key.
   void validate() const;
   [[nodiscard]] bool due(std::int64_t step) const { return every > 0 && step % every == 0; }
 };
+
+/// The least gain: relative for tokens per forward, absolute for accuracy.
+inline constexpr double kMinGain = 0.01;
 
 /// Stored in checkpoints.
 struct EarlyStopState {
@@ -49,7 +43,7 @@ class EarlyStop {
     state_.problems = std::move(problems);
   }
 
-  /// Adds a check; the first is a gain. Ignores figures outside the measure. True ends the round.
+  /// Adds a check; the first is a gain, and so is one in either figure. True ends the round.
   [[nodiscard]] bool add(std::optional<double> tpf, std::optional<double> accuracy);
   [[nodiscard]] const EarlyStopState& state() const noexcept { return state_; }
   /// Returns false, restoring nothing, if the state was measured on other problems.

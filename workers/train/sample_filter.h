@@ -19,47 +19,28 @@ namespace jforge {
 struct SampleFilterConfig {
   /// Maximum seq-rep-4 (collapse.h); 1: no limit.
   double max_repetition = 1;
-  /// Maximum occurrences of a sentence or line; 0: no limit.
-  std::int64_t max_sentence_repeats = 0;
-  std::int64_t min_tokens = 0;             ///< Without eos.
-  std::optional<std::int64_t> max_tokens;  ///< Without eos.
-  bool require_eos = false;                ///< Drop answers that ended by length.
+  bool require_eos = false;  ///< Drop answers that ended by length.
   /// Drop answers that this task's check rejects given the prompt's reference answer, or without
   /// one.
   std::optional<std::string> task;
 
   [[nodiscard]] bool active() const;
-  [[nodiscard]] bool reads_text() const { return max_sentence_repeats > 0 || task; }
   /// Throws ConfigError naming the key.
   void validate() const;
 };
 
 /// First reason that applies, in this order.
-enum class FilterVerdict : std::uint8_t {
-  kept,
-  unfinished,
-  too_short,
-  too_long,
-  repetition,
-  sentences,
-  no_reference,
-  wrong
-};
-inline constexpr std::size_t kFilterVerdicts = 8;
+enum class FilterVerdict : std::uint8_t { kept, unfinished, repetition, no_reference, wrong };
+inline constexpr std::size_t kFilterVerdicts = 5;
 /// "kept", "no end of sequence", ….
 [[nodiscard]] std::string_view to_string(FilterVerdict verdict);
 
 /// By FilterVerdict.
 using FilterCounts = std::array<std::int64_t, kFilterVerdicts>;
 
-/// Occurrences of the most frequent sentence; 0 if none. Sentences end at a line end or at '.', '!'
-/// or '?' before a space. Ignores surrounding whitespace, and sentences below 16 bytes ("}",
-/// "return x", "Yes.").
-[[nodiscard]] std::int64_t most_repeated_sentence(std::string_view text);
-
 /// Null if no rule needs it.
 struct FilterMeans {
-  const BytePairTokenizer* tokenizer = nullptr;  ///< For sentences and the task.
+  const BytePairTokenizer* tokenizer = nullptr;  ///< For the task.
   const Task* task = nullptr;
   const PromptStore* prompts = nullptr;  ///< With reference answers, for the task.
 };

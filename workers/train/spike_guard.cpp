@@ -15,13 +15,6 @@ void SpikeGuardConfig::validate() const {
     throw ConfigError(fmt::format(
         "train.spike_guard_ratio = {} must be greater than 1 (0 turns the guard off)", ratio));
   }
-  const auto expect_positive = [](const char* key, std::int64_t value) {
-    if (value < 1) {
-      throw ConfigError(fmt::format("train.{} = {} must be at least 1", key, value));
-    }
-  };
-  expect_positive("spike_guard_window", window);
-  expect_positive("spike_guard_patience", patience);
 }
 
 SpikeGuard::SpikeGuard(const SpikeGuardConfig& config) : config_(config) {
@@ -60,8 +53,7 @@ bool SpikeGuard::is_spike(double value) {
 }
 
 std::string SpikeGuard::describe() const {
-  return fmt::format("{} {:.6g} is more than {:.6g} times {:.6g}, the median of {} steps",
-                     config_.measure == SpikeMeasure::loss ? "loss" : "gradient norm", last_,
+  return fmt::format("loss {:.6g} is more than {:.6g} times {:.6g}, the median of {} steps", last_,
                      config_.ratio, reference_.value_or(0), config_.window);
 }
 
@@ -71,8 +63,7 @@ void SpikeGuard::expect_patience(std::int64_t step) const {
   }
   NumericalError error(fmt::format(
       "the updates of {} steps in a row, up to step {}, were left out as spikes: {}; resume from "
-      "an earlier checkpoint with a lower train.learning_rate, or raise train.spike_guard_ratio or "
-      "train.spike_guard_patience",
+      "an earlier checkpoint with a lower train.learning_rate, or raise train.spike_guard_ratio",
       state_.in_a_row, step, describe()));
   // Every rank judged the same sums.
   error.set_on_all_ranks();

@@ -1,7 +1,7 @@
 #pragma once
 
-/// Skips updates whose loss or gradient norm jumps above recent values (loss spikes; Chowdhery et
-/// al., "PaLM", 2022, section 5.1, skipped such batches by hand).
+/// Skips updates whose loss jumps above recent values (loss spikes; Chowdhery et al., "PaLM", 2022,
+/// section 5.1, skipped such batches by hand). All ranks judge the same sum, so all decide alike.
 
 #include <cstdint>
 #include <optional>
@@ -10,14 +10,8 @@
 
 namespace jforge {
 
-enum class SpikeMeasure : std::uint8_t {
-  loss,           ///< Weighted loss of the whole batch.
-  gradient_norm,  ///< Global, before clipping.
-};
-
 struct SpikeGuardConfig {
-  double ratio = 0;  ///< Spike: above this times the reference; 0: no guard.
-  SpikeMeasure measure = SpikeMeasure::loss;
+  double ratio = 0;           ///< Spike: above this times the reference; > 1, or 0: no guard.
   std::int64_t window = 32;   ///< Steps whose median is the reference.
   std::int64_t patience = 8;  ///< Maximum consecutive skipped updates.
 

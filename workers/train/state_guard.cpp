@@ -38,7 +38,6 @@ const char* weights_name(const ParameterStore& store) {
 }  // namespace
 
 void GuardConfig::validate() const {
-  expect_not_negative("check_replicas_every", check_replicas_every);
   expect_not_negative("check_state_every", check_state_every.value_or(0));
 }
 

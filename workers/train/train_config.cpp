@@ -118,8 +118,8 @@ std::optional<std::string> unbalanced_gradients(const StepMetrics& metrics) {
   }
   return fmt::format(
       "step {}: the consistency gradient's norm is {:.3g} and the AR gradient's {:.3g}: the model "
-      "may lose its answers; raise train.ar_weight, or take a train.recipe whose reduction is "
-      "\"token_mean\"; train.early_stop_every and train.collapse_check_every watch for it",
+      "may lose its answers; raise train.ar_weight, or set train.compat to \"none\"; "
+      "train.early_stop_every and train.collapse_check_every watch for it",
       metrics.step, *metrics.consistency_gradient_norm, *metrics.ar_gradient_norm);
 }
 

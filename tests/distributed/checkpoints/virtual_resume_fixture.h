@@ -39,6 +39,7 @@ struct Setting {
   SpikeGuardConfig spike_guard{};
   TeacherKind teacher = TeacherKind::detached;
   Place place = Place::host;
+  double learning_rate = 1e-3;
 };
 
 /// Masters, first and second moments of all ranks, without padding.
@@ -158,7 +159,7 @@ class TrainingRank {
  private:
   static TrainConfig config(const Setting& setting) {
     TrainConfig config;
-    config.learning_rate = 1e-3;
+    config.learning_rate = setting.learning_rate;
     config.batch_samples = 8;
     config.optimizer.weight_decay = 0.1F;
     config.optimizer.zero_stage = setting.stage;

@@ -44,6 +44,9 @@ Trajectory make_trajectory(PromptId id) {
   for (std::uint64_t b = 0, count = 1 + stream.below(4); b < count; ++b) {
     TrajectoryBlock& block = trajectory.blocks.emplace_back();
     draw(2 * kBlock, block.states);
+    if (count == 2) {
+      std::ranges::fill(block.states, TokenId{7});  // repeats itself
+    }
     block.states_seen = 2;
     block.selected_state = -1;
   }
@@ -137,9 +140,9 @@ TEST_F(TrajectorySamplesTest, TheSameSamplesInWhateverOrderTheyAreAskedFor) {
 
 TEST_F(TrajectorySamplesTest, WhatIsCleanedAwayIsPassedOverOnEveryRank) {
   TrajectorySamples::Cleaning cleaning;
-  cleaning.config.min_tokens = 3 * kBlock;
+  cleaning.config.max_repetition = 0.5;
   const TrajectorySamples samples(root_.path(), order_, kSteps, schedule_, comm_, cleaning);
-  const auto keeps = [](PromptId id) { return make_trajectory(id).blocks.size() >= 3; };
+  const auto keeps = [](PromptId id) { return make_trajectory(id).blocks.size() != 2; };
   std::int64_t kept = 0;
   for (PromptId id = 0; id < kPrompts; ++id) {
     kept += keeps(id) ? 1 : 0;
@@ -148,7 +151,7 @@ TEST_F(TrajectorySamplesTest, WhatIsCleanedAwayIsPassedOverOnEveryRank) {
   ASSERT_LT(kept, kPrompts);
   ASSERT_TRUE(samples.cleaned().has_value());
   EXPECT_EQ(samples.cleaned()->front(), kept);
-  EXPECT_EQ(samples.cleaned()->at(static_cast<std::size_t>(FilterVerdict::too_short)),
+  EXPECT_EQ(samples.cleaned()->at(static_cast<std::size_t>(FilterVerdict::repetition)),
             kPrompts - kept);
   EXPECT_EQ(samples.size(), kSteps * kBatch);
   const SampleOrder order(order_);
@@ -162,11 +165,11 @@ TEST_F(TrajectorySamplesTest, WhatIsCleanedAwayIsPassedOverOnEveryRank) {
   EXPECT_GT(place, kSteps * kBatch) << "nothing was passed over";
   // Without removals nothing changes; with no sample left it is an error.
   cleaning.config = {};
-  cleaning.config.max_tokens = 4 * kBlock;
+  cleaning.config.max_repetition = 0.99;
   TrajectorySamples whole(root_.path(), order_, kSteps, schedule_, comm_, cleaning);
   EXPECT_EQ(whole.cleaned()->front(), kPrompts);
   expect_sample(whole, 3 * kBatch + 1);
-  cleaning.config.max_tokens.reset();
+  cleaning.config.max_repetition = 1;
   cleaning.config.require_eos = true;
   EXPECT_THAT(
       [&] { TrajectorySamples(root_.path(), order_, kSteps, schedule_, comm_, cleaning); },

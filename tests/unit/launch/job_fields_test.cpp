@@ -49,20 +49,18 @@ TEST(JobFields, DefaultsRoundTrip) {
 }
 
 TEST(JobFields, OtherValuesRoundTrip) {
-  JobConfig config =
-      small_job({"run.seed=7", "model.export_as=float32", "prompts.keep_if=[\"score >= 1.0\"]",
-                 "prompts.order_by=-/a!/b", "prompts.sample=random", "prompts.limit=9",
-                 "generate.store_states=all", "rounds.1.schedule=reverse", "rounds.1.mask=window",
-                 "rounds.1.learning_rate=1e-5", "train.reduction=paper", "train.beta2=0.999",
-                 "train.kept=all", "train.compat=paper", "evaluate.tasks=[\"gsm8k\"]",
-                 "evaluate.block_size=9", "sweep.block_size=[4, 8]", "sweep.include_ar=false"});
+  JobConfig config = small_job(
+      {"run.seed=7", "model.export_as=float32", "prompts.keep_if=[\"score >= 1.0\"]",
+       "prompts.order_by=-/a!/b", "prompts.sample=random", "prompts.limit=9",
+       "generate.store_states=all", "rounds.1.schedule=reverse", "rounds.1.mask=window",
+       "rounds.1.learning_rate=1e-5", "train.beta2=0.999", "train.kept=all", "train.compat=paper",
+       "evaluate.tasks=[\"gsm8k\"]", "evaluate.block_size=9", "sweep.block_size=[4, 8]"});
   const std::string text = write_toml(job_fields(config));
   JobConfig back = read_job_config(text, "resolved_config.toml", {});
   EXPECT_EQ(write_toml(job_fields(back)), text);
   EXPECT_EQ(back.run.seed, 7U);
   EXPECT_EQ(std::get<std::int64_t>(back.evaluate.decoding.at("block_size")), 9);
   EXPECT_EQ(back.sweep.points().size(), 2U);
-  EXPECT_FALSE(back.sweep.include_ar);
   EXPECT_EQ(back.model.export_as, ComputeType::float32);
   EXPECT_THAT(back.prompts.keep_if, ::testing::ElementsAre("score >= 1.0"));
   EXPECT_EQ(back.prompts.order_by, "-/a!/b");
@@ -117,9 +115,9 @@ TEST(JobFields, IdentityHoldsWhatChangesResultsAndNothingElse) {
     EXPECT_FALSE(identity.contains(key)) << key;
   }
   // Part of the identity unless they are defaults.
-  const std::set<std::string> not_by_default{
-      "model.decode_weights",    "generate.method", "generate.fixed_point",      "train.ar_loss",
-      "train.consistency_decay", "prompts.text",    "prompts.template_arguments"};
+  const std::set<std::string> not_by_default{"model.decode_weights", "generate.method",
+                                             "train.ar_loss",        "train.consistency_decay",
+                                             "prompts.text",         "prompts.template_arguments"};
   std::size_t identity_fields = 0;
   for (const ConfigField& field : job_fields(config)) {
     identity_fields +=
@@ -184,8 +182,6 @@ TEST(JobFields, DecodingWeightsAreIdentityWhereTheyAreRounded) {
   EXPECT_FALSE(identity_values(finetune_fields(finetune)).contains("finetune.template"));
   finetune.finetune.chat_template = "chatml";
   EXPECT_TRUE(identity_values(finetune_fields(finetune)).contains("finetune.template"));
-  PretrainConfig pretrain;
-  EXPECT_FALSE(identity_values(pretrain_fields(pretrain)).contains("pretrain.template"));
   EXPECT_EQ(identity("auto"), usual);
   EXPECT_EQ(identity("float32"), usual);
   EXPECT_TRUE(identity("bfloat16").contains("model.decode_weights"));
@@ -203,8 +199,6 @@ TEST(JobFields, TemplateArgumentsAreIdentityWhereThereAreSome) {
               AllOf(HasSubstr("prompts.template_arguments"), HasSubstr("2026-01-31")));
   FinetuneConfig finetune;
   EXPECT_FALSE(identity_values(finetune_fields(finetune)).contains("finetune.template_arguments"));
-  PretrainConfig pretrain;
-  EXPECT_FALSE(identity_values(pretrain_fields(pretrain)).contains("pretrain.template_arguments"));
 }
 
 TEST(JobFields, OperationalChangesKeepTheIdentity) {
@@ -228,9 +222,6 @@ TEST(JobFields, RefusalsNameTheKeyAndTheWayOut) {
   for (const std::string limit : {"1", "0", "-1", "nan"}) {
     EXPECT_THAT(refusal({"run.heartbeat_limit_seconds=" + limit}),
                 HasSubstr("run.heartbeat_limit_seconds"));
-  }
-  for (const std::string limit : {"0.5", "nan"}) {
-    EXPECT_THAT(refusal({"generate.lease_seconds=" + limit}), HasSubstr("generate.lease_seconds"));
   }
   EXPECT_THAT(refusal({"train.batch_samples=4294967297"}),
               HasSubstr("train.batch_samples = 4294967297 must be at most"));
@@ -285,7 +276,6 @@ void expect_values(const std::map<std::string, std::string>& values,
 TEST(JobFields, JacobiForcingIsTheDefaultRecipe) {
   const std::map<std::string, std::string> expected{{"train.recipe", toml_quoted("jacobi-forcing")},
                                                     {"train.compat", toml_quoted("none")},
-                                                    {"train.reduction", toml_quoted("token_mean")},
                                                     {"train.consistency_decay", "1.0"},
                                                     {"rounds.1.mask", toml_quoted("noise")},
                                                     {"rounds.1.schedule", toml_quoted("linear")},
@@ -300,7 +290,6 @@ TEST(JobFields, JacobiForcingIsTheDefaultRecipe) {
 TEST(JobFields, OtherRecipesMeanWhatTheirNamesSay) {
   expect_values(two_rounds({"train.recipe=authors"}), {{"train.recipe", toml_quoted("authors")},
                                                        {"train.compat", toml_quoted("repo")},
-                                                       {"train.reduction", toml_quoted("repo")},
                                                        {"train.ar_weight", "1.0"},
                                                        {"train.train_prompt", "true"},
                                                        {"train.consistency_decay", "1.0"},
@@ -351,13 +340,10 @@ TEST(JobFields, TheResolvedFileSaysWhatCompatibilityFixes) {
   JobConfig repo = small_job({"train.compat=repo"});
   const auto values = identity_values(job_fields(repo));
   EXPECT_EQ(values.at("train.ar_weight"), "10.0");
-  EXPECT_EQ(values.at("train.reduction"), toml_quoted("repo"));
   EXPECT_EQ(values.at("train.train_prompt"), "true");
   JobConfig paper = small_job({"train.compat=paper"});
   const std::string text = write_toml(job_fields(paper));
-  EXPECT_THAT(text, AllOf(HasSubstr("endpoint = " + toml_quoted("exclusive")),
-                          HasSubstr("kept = " + toml_quoted("all")),
-                          HasSubstr("target = " + toml_quoted("ceil_count"))));
+  EXPECT_THAT(text, HasSubstr("kept = " + toml_quoted("all")));
   JobConfig back = read_job_config(text, "resolved_config.toml", {});
   EXPECT_EQ(write_toml(job_fields(back)), text);
 }
@@ -365,13 +351,82 @@ TEST(JobFields, TheResolvedFileSaysWhatCompatibilityFixes) {
 TEST(JobFields, ValuesThatContradictCompatibilityAreRefused) {
   EXPECT_EQ(small_job({"train.compat=repo", "train.ar_weight=3.0"}).train_config(1).ar_weight, 3);
   EXPECT_EQ(small_job({"train.compat=paper", "train.ar_weight=40"}).train_config(1).ar_weight, 40);
-  EXPECT_THAT(refusal({"train.compat=repo", "train.reduction=paper"}),
-              AllOf(HasSubstr("train.reduction = " + toml_quoted("paper")),
+  EXPECT_THAT(refusal({"train.compat=repo", "train.kept=all"}),
+              AllOf(HasSubstr("train.kept = " + toml_quoted("all")),
                     HasSubstr("train.compat = " + toml_quoted("repo")),
-                    HasSubstr("means " + toml_quoted("repo"))));
-  EXPECT_THAT(refusal({"train.compat=paper", "rounds.1.endpoint=inclusive"}),
-              HasSubstr("rounds.1.endpoint"));
+                    HasSubstr("means " + toml_quoted("from_first_difference"))));
   EXPECT_EQ(refusal({"train.compat=none", "train.ar_weight=3.0"}), "accepted");
+}
+
+TEST(RemovedKeys, AreRefusedOnOneLineWithAdvice) {
+  const std::string text = std::string(kSmallest) +
+                           "endpoint = \"inclusive\"\n"
+                           "[train]\nspike_guard_window = 32\nlearning_rate = 1e-5\n";
+  try {
+    static_cast<void>(read_job_config(text, "job.toml", {"sweep.tasks=[]"}));
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(
+        error.what(),
+        AllOf(HasSubstr("job.toml:9: rounds.1.endpoint is no key any more (set train.compat)"),
+              HasSubstr("job.toml:11: train.spike_guard_window is no key any more (it is"),
+              HasSubstr("--set: sweep.tasks is no key any more (set evaluate.tasks)"),
+              Not(HasSubstr("learning_rate")), Not(HasSubstr("\n"))));
+  }
+  EXPECT_THAT(refusal({"prompts.threads=2"}), HasSubstr("all cores); delete it"));
+  EXPECT_THROW(static_cast<void>(read_pretrain_config("", "p.toml", {"pretrain.device=cpu"})),
+               ConfigError);
+}
+
+// What the version before the removal recorded for these keys by default.
+const std::map<std::string, std::string> kRecordedInTraining{
+    {"train.reduction", toml_quoted("token_mean")},
+    {"train.spike_guard_measure", toml_quoted("loss")},
+    {"train.spike_guard_window", "32"},
+    {"train.spike_guard_patience", "8"},
+    {"train.early_stop_max_new_tokens", ""},
+    {"train.early_stop_measure", toml_quoted("either")},
+    {"train.early_stop_min_gain", "0.01"}};
+
+TEST(RemovedKeys, RunsThatRecordedTheirDefaultsGoOn) {
+  JobConfig config = small_job();
+  const Identity identity = identity_of(config);
+  expect_values(identity, kRecordedInTraining);
+  expect_values(identity, {{"rounds.1.endpoint", toml_quoted("inclusive")},
+                           {"rounds.1.measure", toml_quoted("prefix")},
+                           {"rounds.1.target", toml_quoted("ratio")},
+                           {"train.filter_sentence_repeats", "0"},
+                           {"train.filter_min_tokens", "0"},
+                           {"train.filter_max_tokens", ""}});
+  EXPECT_EQ(identity.size(), identity_values(job_fields(config)).size() + 13);
+  EXPECT_TRUE(identity.change_of("train.reduction").other_loss);
+  EXPECT_EQ(identity.change_of("train.filter_min_tokens").fixed_from, FixedFrom::round);
+  JobConfig paper = small_job({"train.compat=paper"});
+  expect_values(identity_of(paper), {{"rounds.1.endpoint", toml_quoted("exclusive")},
+                                     {"rounds.1.measure", toml_quoted("positionwise")},
+                                     {"rounds.1.target", toml_quoted("ceil_count")},
+                                     {"train.reduction", toml_quoted("paper")}});
+  JobConfig repo = small_job({"train.compat=repo"});
+  expect_values(identity_of(repo), {{"rounds.1.endpoint", toml_quoted("inclusive")},
+                                    {"train.reduction", toml_quoted("repo")}});
+  Identity other = identity;
+  other["train.spike_guard_window"] = "16";
+  EXPECT_THAT(identity_differences(other, identity),
+              ::testing::ElementsAre(IdentityDifference{"train.spike_guard_window", "16", "32"}));
+}
+
+TEST(RemovedKeys, TrainingsOnPairsThatRecordedTheirDefaultsGoOn) {
+  FinetuneConfig finetune;
+  expect_values(identity_of(finetune), kRecordedInTraining);
+  EXPECT_FALSE(identity_of(finetune).contains("train.filter_min_tokens"));
+  PretrainConfig pretrain;
+  const Identity identity = identity_of(pretrain);
+  expect_values(identity, kRecordedInTraining);
+  expect_values(identity, {{"pretrain.question_field", toml_quoted("question")},
+                           {"pretrain.answer_field", toml_quoted("answer")},
+                           {"pretrain.rms_norm_eps", "1e-06"},
+                           {"train.consistency_weight", "1.0"}});
+  EXPECT_FALSE(identity.contains("model.compute"));
 }
 
 TEST(JobFields, ARoundMayHaveItsOwnRate) {
@@ -444,12 +499,11 @@ TEST(PretrainFields, DimensionsOfNoModelAreRefusedByKey) {
     return std::string("accepted");
   };
   EXPECT_EQ(said("pretrain.num_heads=8"), "accepted");
-  EXPECT_EQ(said("pretrain.device=cpu"), "accepted");
-  EXPECT_THAT(said("pretrain.device=gpu"), HasSubstr("pretrain.device"));
+  EXPECT_EQ(said("model.device=cpu"), "accepted");
+  EXPECT_THAT(said("model.device=gpu"), HasSubstr("model.device"));
   EXPECT_THAT(said("pretrain.steps=1000000000000"), HasSubstr("pretrain.steps must be"));
-  for (const char* key :
-       {"hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads",
-        "max_position_embeddings", "rope_theta", "rms_norm_eps"}) {
+  for (const char* key : {"hidden_size", "intermediate_size", "num_layers", "num_heads",
+                          "num_kv_heads", "max_position_embeddings", "rope_theta"}) {
     EXPECT_THAT(said(std::string("pretrain.") + key + "=0"), HasSubstr(key));
   }
   EXPECT_THAT(said("pretrain.num_heads=3"),

@@ -141,12 +141,12 @@ TEST(MemoryPlan, AFrozenTeacherIsWeightsAndAForward) {
 
 TEST(MemoryPlan, ChecksInTrainingTakeADecodersMemory) {
   JobConfig config = job();
-  config.train.collapse = {.check_every = 5, .prompts = 6, .max_new_tokens = 40};
+  config.train.collapse.check_every = 5;
   const auto plan_for = [&](Device device) {
     return plan_memory(config, plan_model(), 2, device, {std::nullopt, 30}, false);
   };
   const auto decoding = static_cast<double>(InferenceTransformer::bytes(
-      plan_model(), {.num_slots = 3, .slot_capacity = 30 + 40}, Device::cpu));
+      plan_model(), {.num_slots = 4, .slot_capacity = 30 + 64}, Device::cpu));
   const MemoryPlan plan = plan_for(Device::cpu);
   EXPECT_EQ(plan.probe.decoding, decoding);
   EXPECT_EQ(plan.probe.gathered, 0) << "the weights are trained in place";
@@ -254,7 +254,7 @@ TEST(MemoryPlan, TheRowsOfADeviceAreAllOfIt) {
       config.train.optimizer.zero_stage = stage;
       config.train.optimizer.offload = offload;
       config.train.teacher = TeacherKind::frozen;
-      config.train.collapse = {.check_every = 5, .prompts = 6, .max_new_tokens = 40};
+      config.train.collapse.check_every = 5;
       const MemoryPlan plan =
           plan_memory(config, plan_model(), 2, Device::cuda, {std::nullopt, 30}, false);
       const DeviceRows rows = rows_on_device(plan);

@@ -450,10 +450,9 @@ TEST_F(PromptImportTest, TooManyBadRecordsStopTheImport) {
     lines += "{\"text\":\"" + std::to_string(i) + "\"}\nbad\n";
   }
   put("a.jsonl", lines);
-  EXPECT_EQ(import().unreadable.size(), 10u);  // too few records for the share to count
-  config_.max_bad_records = 9;
-  EXPECT_THAT(failure(), testing::AllOf(HasSubstr("a.jsonl:1:"), HasSubstr("10 of 19")));
-  config_.max_bad_records = 1000;
+  EXPECT_EQ(import().unreadable.size(), 10u);  // too few records for the fraction to count
+  config_.max_bad_fraction = 0;
+  EXPECT_THAT(failure(), testing::AllOf(HasSubstr("a.jsonl:1:"), HasSubstr("1 of 1 records")));
   std::string more;
   for (int i = 0; i < 90; ++i) {
     more += "{\"text\":\"more " + std::to_string(i) + "\"}\n";
@@ -487,9 +486,7 @@ TEST_F(PromptImportTest, ConfigurationIsChecked) {
   refused([](auto& c) { c.files.clear(); });
   refused([](auto& c) { c.limit = 0; });
   refused([](auto& c) { c.max_prompt_tokens = -1; });
-  refused([](auto& c) { c.threads = 0; });
   refused([](auto& c) { c.max_bad_fraction = 1.5; });
-  refused([](auto& c) { c.max_bad_records = -1; });
   refused([](auto& c) { c.keep_if = {"score"}; });
   refused([](auto& c) { c.field = "/a~2"; });
   refused([](auto& c) { c.order_by = "-/a~"; });
@@ -503,7 +500,7 @@ TEST_F(PromptImportTest, IdentityFollowsTheSettingsThatMatter) {
   const std::string base = import_identity(config_, byte_encoder());
   auto other = config_;
   other.threads = 7;
-  other.max_bad_records = 3;
+  other.max_bad_fraction = 0.5;
   EXPECT_EQ(import_identity(other, byte_encoder()), base);
   other.limit = 5;
   EXPECT_NE(import_identity(other, byte_encoder()), base);
@@ -560,7 +557,7 @@ TEST_F(PromptImportTest, ATextThatCannotBeEncodedIsQuarantinedAlone) {
   EXPECT_EQ(report.unreadable[0].line, 2);
   EXPECT_THAT(report.unreadable[0].file, HasSubstr("a.jsonl"));
   EXPECT_THAT(read_file(store_path().string() + ".quarantine"), HasSubstr("split expression"));
-  config_.max_bad_records = 0;
+  config_.max_bad_fraction = 0;
   EXPECT_THROW((void)import_prompts(config_, encoder, store_path()), DataError);
 }
 

@@ -53,9 +53,6 @@ TEST(CollapseConfig, NamesTheKeyThatIsWrong) {
   EXPECT_EQ(refusal([](auto&) {}), "accepted");
   EXPECT_THAT(refusal([](auto& c) { c.check_every = -1; }),
               HasSubstr("train.collapse_check_every"));
-  EXPECT_THAT(refusal([](auto& c) { c.prompts = 0; }), HasSubstr("train.collapse_prompts"));
-  EXPECT_THAT(refusal([](auto& c) { c.max_new_tokens = 0; }),
-              HasSubstr("train.collapse_max_new_tokens"));
   EXPECT_THAT(refusal([](auto& c) { c.threshold = 0; }), HasSubstr("train.collapse_threshold"));
   EXPECT_THAT(refusal([](auto& c) { c.threshold = 1.5; }), HasSubstr("train.collapse_threshold"));
 }

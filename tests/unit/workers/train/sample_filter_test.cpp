@@ -53,17 +53,6 @@ TEST(SampleFilter, EndOfSequence) {
   EXPECT_EQ(judged(config, answering(counting(12), 11)), FilterVerdict::kept);
 }
 
-TEST(SampleFilter, LengthWithoutWhatStandsBehindTheEnd) {
-  SampleFilterConfig config;
-  config.min_tokens = 5;
-  config.max_tokens = 9;
-  EXPECT_EQ(judged(config, answering(counting(12), 4)), FilterVerdict::too_short);
-  EXPECT_EQ(judged(config, answering(counting(12), 5)), FilterVerdict::kept);
-  EXPECT_EQ(judged(config, answering(counting(12), 9)), FilterVerdict::kept);
-  EXPECT_EQ(judged(config, answering(counting(12), 10)), FilterVerdict::too_long);
-  EXPECT_EQ(judged(config, answering(counting(12))), FilterVerdict::too_long);
-}
-
 TEST(SampleFilter, RepeatedTokens) {
   SampleFilterConfig config;
   config.max_repetition = 0.3;
@@ -76,32 +65,6 @@ TEST(SampleFilter, RepeatedTokens) {
   EXPECT_EQ(judged(config, answering(loop, 10)), FilterVerdict::kept) << "it ends before the loop";
   config.require_eos = true;
   EXPECT_EQ(judged(config, answering(loop)), FilterVerdict::unfinished) << "the first reason";
-}
-
-TEST(SampleFilter, RepeatedSentences) {
-  EXPECT_EQ(most_repeated_sentence(""), 0);
-  EXPECT_EQ(most_repeated_sentence("  }\n  }\n  }\n"), 0) << "short lines repeat in good text";
-  EXPECT_EQ(most_repeated_sentence("The sum of both is 12. The sum of both is 13."), 1);
-  EXPECT_EQ(most_repeated_sentence("The sum of both is 12. So we add. The sum of both is 12."), 2);
-  EXPECT_EQ(
-      most_repeated_sentence("value = compute(x)\n\tvalue = compute(x)  \nvalue = compute(x)"), 3);
-  EXPECT_EQ(most_repeated_sentence("It costs 3.50 in all. It costs 3.50 in all!"), 1);
-  const std::filesystem::path model =
-      std::filesystem::path(JFORGE_SOURCE_DIRECTORY) / "launch/quickstart/model";
-  const auto tokenizer = BytePairTokenizer::load(model);
-  const auto twice =
-      tokenizer.encode("Tom has 3 apples in all. He eats one. Tom has 3 apples in all.");
-  SampleFilterConfig config;
-  config.max_sentence_repeats = 1;
-  const auto length = static_cast<std::int64_t>(twice.size());
-  EXPECT_EQ(judge(config, answering(twice, length - 1), {&tokenizer}), FilterVerdict::kept)
-      << "without its full stop the last one is another";
-  auto ended = twice;
-  ended.push_back(0);
-  EXPECT_EQ(judge(config, answering(ended, length), {&tokenizer}), FilterVerdict::sentences);
-  config.max_sentence_repeats = 2;
-  EXPECT_EQ(judge(config, answering(ended, length), {&tokenizer}), FilterVerdict::kept);
-  EXPECT_THROW((void)judge(config, answering(ended, length), {}), InternalError);
 }
 
 TEST(SampleFilter, RightAnswers) {
@@ -149,15 +112,8 @@ TEST(SampleFilter, BadSettingsAreRefused) {
   EXPECT_NO_THROW(SampleFilterConfig{}.validate());
   refused([](SampleFilterConfig& bad) { bad.max_repetition = 1.5; });
   refused([](SampleFilterConfig& bad) { bad.max_repetition = std::nan(""); });
-  refused([](SampleFilterConfig& bad) { bad.max_sentence_repeats = -1; });
-  refused([](SampleFilterConfig& bad) { bad.min_tokens = -1; });
   refused([](SampleFilterConfig& bad) { bad.task = "humaneval"; });
   refused([](SampleFilterConfig& bad) { bad.task = "gsm9k"; });
-  refused([](SampleFilterConfig& bad) { bad.max_tokens = 0; });
-  refused([](SampleFilterConfig& bad) {
-    bad.min_tokens = 9;
-    bad.max_tokens = 8;
-  });
 }
 
 }  // namespace
