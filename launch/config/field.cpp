@@ -36,7 +36,7 @@ void FieldList::add(const char* key, FieldKind kind, std::string meaning, std::s
                     std::function<std::optional<std::string>(const toml::node&)> read,
                     std::function<std::optional<std::string>()> write) {
   fields_.push_back({section_, key, kind, std::move(meaning), std::move(schema), std::move(read),
-                     std::move(write), applies_to_, KeyChange{.fixed_from = fixed_from_}});
+                     std::move(write), applies_to_, change_});
 }
 
 std::string expected_whole_number(const toml::node& node, std::int64_t lowest,

@@ -1,9 +1,7 @@
 #pragma once
 
-/// A configuration is a list of fields. A field is the only description of its key: which commands
-/// read it, what a change of it means, and how its value is read and written. One list serves the
-/// TOML reader, the resolved file, --set, the unknown-key check, the identity of a run, and the
-/// reference, schema and template of config_reference.h.
+/// A configuration is a list of fields. A field is the only description of its key; the reader, the
+/// resolved file, the identity of a run and the reference follow from it.
 
 #include <fmt/format.h>
 #include <toml++/toml.h>
@@ -30,7 +28,6 @@
 
 namespace jforge {
 
-/// Whether a change of the field makes another run of it (ARCHITECTURE.md "Durability").
 enum class FieldKind : std::uint8_t {
   identity,     ///< Part of the run's identity: resuming with another value is refused.
   operational,  ///< May differ between attempts (paths of logs, batch sizes of decoding, …).
@@ -57,16 +54,14 @@ struct ConfigField {
   FieldKind kind;
   std::string meaning;  ///< One line of Markdown for the reference; "Required." where it is.
   std::string schema;   ///< JSON schema of the value: {"type": "integer"}.
-  /// Takes the value of a TOML node; returns what was expected when the node does not fit, else
-  /// nothing.
+  /// Takes the value of a node. Returns what was expected if the node does not fit.
   std::function<std::optional<std::string>(const toml::node&)> read;
   /// The value as TOML text; nothing when it is not set.
   std::function<std::optional<std::string>()> write;
   /// Other commands refuse the key. Their runs record its default all the same.
   Commands applies_to = kAllCommands;
   KeyChange change = {};  ///< Of an identity key.
-  /// Values of an identity key, as `write` has them, that compute what a run without the key does:
-  /// with them the key is left out of the identity.
+  /// Values that compute what earlier versions without the key did: the identity leaves them out.
   std::vector<std::string> same_results = {};
   /// Path of a key that, once set, leaves this one without effect: both together are refused.
   std::string unless = {};
@@ -101,8 +96,7 @@ inline std::optional<std::string> read_value(const toml::node& node, float& valu
   }
   return problem;
 }
-/// What was expected of a node that is no number from `lowest` to `highest`: where it is a number,
-/// or digits that are too many for one, the range.
+/// Returns what to say of a node that is no whole number from `lowest` to `highest`.
 std::string expected_whole_number(const toml::node& node, std::int64_t lowest,
                                   std::int64_t highest);
 template <std::integral T>
@@ -180,11 +174,10 @@ std::optional<std::string> write_value(const std::optional<T>& value) {
 /// Collects fields. `in()` sets what the fields that follow have in common.
 class FieldList {
  public:
-  void in(std::string section, Commands applies_to = kAllCommands,
-          FixedFrom fixed_from = FixedFrom::never) {
+  void in(std::string section, Commands applies_to = kAllCommands, KeyChange change = {}) {
     section_ = std::move(section);
     applies_to_ = std::move(applies_to);
-    fixed_from_ = fixed_from;
+    change_ = change;
   }
 
   template <class T>
@@ -238,7 +231,7 @@ class FieldList {
 
   std::string section_;
   Commands applies_to_ = kAllCommands;
-  FixedFrom fixed_from_ = FixedFrom::never;
+  KeyChange change_ = {};
   std::vector<ConfigField> fields_;
 };
 

@@ -47,6 +47,8 @@ namespace {
 constexpr FieldKind kIdentity = FieldKind::identity;
 constexpr FieldKind kOperational = FieldKind::operational;
 const Commands kRun = {ConfigFor::run};
+constexpr KeyChange kFromImport = {.fixed_from = FixedFrom::import};
+constexpr KeyChange kOfLoss = {.other_loss = true};
 
 constexpr EnumName<ComputeType> kComputeTypes[] = {{ComputeType::automatic, "auto"},
                                                    {ComputeType::float32, "float32"},
@@ -88,19 +90,17 @@ constexpr EnumName<Compat> kCompat[] = {
 
 void add_run(FieldList& fields, RunSettings& run) {
   fields.in("run");
-  fields.add(
-      "directory", run.directory, kOperational,
-      "Required. Where the run writes; all ranks must see it. Relative paths, here and below, "
-      "start where `jforge` is started");
+  fields.add("directory", run.directory, kOperational,
+             "Required. Where the run writes; all ranks must see it. Relative paths, here and "
+             "below, start where `jforge` is started");
   fields.add("seed", run.seed, kIdentity, "Of every random choice");
-  fields.last().change.fixed_from = FixedFrom::import;
+  fields.last().change = kFromImport;
   fields.add("heartbeat_limit_seconds", run.heartbeat_limit_seconds, kOperational,
              "A rank that is silent for longer ends the job (exit 70); at least 2");
-  fields.add(
-      "hang_limit_seconds", run.hang_limit_seconds, kOperational,
-      "So does a phase without any progress for longer; at least 10. Prompts that a rank does "
-      "not get on with for so long are given to another. MPI's own start and "
-      "end have a limit too: 600 s, or `JFORGE_MPI_LIMIT_SECONDS` in the environment");
+  fields.add("hang_limit_seconds", run.hang_limit_seconds, kOperational,
+             "So does a phase without any progress for longer; at least 10. Prompts that a rank "
+             "does not get on with for so long are given to another. MPI's own start and end have "
+             "a limit too: 600 s, or `JFORGE_MPI_LIMIT_SECONDS` in the environment");
 }
 
 void add_decode_weights(FieldList& fields, ModelSettings& model) {
@@ -108,14 +108,13 @@ void add_decode_weights(FieldList& fields, ModelSettings& model) {
       "decode_weights", model.decode_weights, kIdentity, kWeightStorageNames,
       "How generation and evaluation hold the matrices, of which every decoded token reads every "
       "byte; arithmetic is float32 but for the last. `\"auto\"`: bfloat16 where that loses nothing "
-      "(a "
-      "published or exported bfloat16 model), else float32; on CUDA, unless `compute` is "
-      "`\"float32\"`, bfloat16_arithmetic. `\"float32\"`: the same results, more "
-      "memory; a run may change between these two. `\"bfloat16\"`: rounded where they hold more "
-      "(after training), which changes some tokens. `\"bfloat16_arithmetic\"`: products of "
-      "bfloat16, for which activations are rounded too: faster where many sequences share a pass "
-      "(on CUDA by tensor cores); methods still agree with greedy decoding token for token. On "
-      "CUDA the last two also keep keys and values as bfloat16");
+      "(a published or exported bfloat16 model), else float32; on CUDA, unless `compute` is "
+      "`\"float32\"`, bfloat16_arithmetic. `\"float32\"`: the same results, more memory; a run may "
+      "change between these two. `\"bfloat16\"`: rounded where they hold more (after training), "
+      "which changes some tokens. `\"bfloat16_arithmetic\"`: products of bfloat16, for which "
+      "activations are rounded too: faster where many sequences share a pass (on CUDA by tensor "
+      "cores); methods still agree with greedy decoding token for token. On CUDA the last two also "
+      "keep keys and values as bfloat16");
   fields.last().same_as_before({"auto", "float32"});
   fields.last().applies_to = kRun;
   fields.last().change.fixed_from = FixedFrom::never;
@@ -131,15 +130,15 @@ void add_device(FieldList& fields, DeviceChoice& device) {
 }
 
 void add_model(FieldList& fields, ModelSettings& model) {
-  fields.in("model", {ConfigFor::run, ConfigFor::finetune}, FixedFrom::import);
+  fields.in("model", {ConfigFor::run, ConfigFor::finetune}, kFromImport);
   fields.add("source", model.source, kOperational,
              "Required. Hugging Face directory with weights and tokenizer (its content is "
              "identity)");  // its content is hashed into the identity
-  fields.add_enum("compute", model.compute, kIdentity, kComputeTypes,
-                  "Type that training computes in. `\"auto\"`: bfloat16 on CUDA, else float32; the "
-                  "resolved file has what was chosen. With `\"bfloat16\"` weights and activations "
-                  "are rounded to it; masters, moments, gradients of parameters, losses and sums "
-                  "stay float32");
+  fields.add_enum(
+      "compute", model.compute, kIdentity, kComputeTypes,
+      "Type that training computes in. `\"auto\"`: bfloat16 on CUDA, else float32; the resolved "
+      "file has what was chosen. With `\"bfloat16\"` weights and activations are rounded to it; "
+      "masters, moments, gradients of parameters, losses and sums stay float32");
   add_device(fields, model.device);
   add_decode_weights(fields, model);
   fields.add_enum("export_as", model.export_as, kOperational, kExportTypes,
@@ -147,21 +146,19 @@ void add_model(FieldList& fields, ModelSettings& model) {
 }
 
 void add_prompts(FieldList& fields, PromptImportConfig& prompts) {
-  fields.in("prompts", kRun, FixedFrom::import);
-  fields.add(
-      "files", prompts.files, kIdentity,
-      "Required. Paths or glob patterns (`**`: any directories): JSON lines, one JSON array, "
-      "or CSV with a header, plain, `.gz`, `.bz2` or `.zst`; or Parquet, for which `python3` "
-      "needs pyarrow");
+  fields.in("prompts", kRun, kFromImport);
+  fields.add("files", prompts.files, kIdentity,
+             "Required. Paths or glob patterns (`**`: any directories): JSON lines, one JSON "
+             "array, or CSV with a header, plain, `.gz`, `.bz2` or `.zst`; or Parquet, for which "
+             "`python3` needs pyarrow");
   fields.add("field", prompts.field, kIdentity,
              "Where the text or the list of chat messages is: a field name, or a JSON pointer such "
-             "as `\"/conversations/0/value\"`; "
-             "`!` enters a text that itself holds JSON; `\"A | B\"` takes the first that is there "
-             "and not null");
+             "as `\"/conversations/0/value\"`; `!` enters a text that itself holds JSON; `\"A | "
+             "B\"` takes the first that is there and not null");
   fields.last().unless = "prompts.text";
   fields.add("text", prompts.text, kIdentity,
-             "Instead of `field`: a text made of fields, as `\"{instruction} {input}\"`; `{{` "
-             "and `}}` are braces");
+             "Instead of `field`: a text made of fields, as `\"{instruction} {input}\"`; `{{` and "
+             "`}}` are braces");
   fields.last().unset_as_before();
   fields.add("answer_field", prompts.answer_field, kIdentity,
              "Where the reference answer is, a text or a number, written as `field`; for "
@@ -177,34 +174,31 @@ void add_prompts(FieldList& fields, PromptImportConfig& prompts) {
   fields.add("system", prompts.system, kIdentity,
              "System message. Default: the one in the model's own chat template");
   fields.add("template", prompts.chat_template, kIdentity,
-             "`\"chatml\"` forces plain ChatML when the model has no template, or one that is "
-             "not understood, which is refused otherwise; the tokenizer must have its tokens");
+             "`\"chatml\"` forces plain ChatML when the model has no template, or one that is not "
+             "understood, which is refused otherwise; the tokenizer must have its tokens");
   fields.add(
       "template_arguments", prompts.template_arguments, kIdentity,
-      "Variables of the chat template, of evaluation too, such as "
-      "`{ enable_thinking = true, date_string = \"1 Jan 2026\" }`: `true`, `false`, a whole "
-      "number or a text each, as further arguments of transformers' `apply_chat_template`. "
-      "`strftime_now = \"2026-01-31\"` is the day that a template's `strftime_now()` prints, "
-      "at midnight. One that the template does not name is refused. Default: "
-      "`enable_thinking` is false, and there is no `strftime_now`");
+      "Variables of the chat template, of evaluation too, such as `{ enable_thinking = true, "
+      "date_string = \"1 Jan 2026\" }`: `true`, `false`, a whole number or a text each, as further "
+      "arguments of transformers' `apply_chat_template`. `strftime_now = \"2026-01-31\"` is the "
+      "day that a template's `strftime_now()` prints, at midnight. One that the template does not "
+      "name is refused. Default: `enable_thinking` is false, and there is no `strftime_now`");
   fields.last().unset_as_before();
   fields.add("limit", prompts.limit, kIdentity, "Prompts to keep at most");
   fields.add("max_prompt_tokens", prompts.max_prompt_tokens, kIdentity,
              "Longer prompts, template included, are dropped");
-  fields.add(
-      "max_bad_fraction", prompts.max_bad_fraction, kOperational,
-      "A larger share of unreadable records, from 100 records on, stops the import (exit 3); 0: "
-      "a single one does");
+  fields.add("max_bad_fraction", prompts.max_bad_fraction, kOperational,
+             "A larger share of unreadable records, from 100 records on, stops the import (exit "
+             "3); 0: a single one does");
 }
 
 void add_generate(FieldList& fields, GenerateConfig& generate) {
   fields.in("generate", kRun);
-  fields.add_enum(
-      "method", generate.method, kIdentity, kGenerationMethods,
-      "How the states are computed; they are the same. `\"sequential\"`: block after block. "
-      "`\"parallel\"`: the answer first, then all its blocks at once, each until the state that "
-      "the noise schedule asks for has passed: faster with larger blocks and "
-      "`store_states = \"selected\"`, slower with `\"all\"`");
+  fields.add_enum("method", generate.method, kIdentity, kGenerationMethods,
+                  "How the states are computed; they are the same. `\"sequential\"`: block after "
+                  "block. `\"parallel\"`: the answer first, then all its blocks at once, each "
+                  "until the state that the noise schedule asks for has passed: faster with larger "
+                  "blocks and `store_states = \"selected\"`, slower with `\"all\"`");
   fields.last().same_as_before({"sequential"});
   fields.add("max_new_tokens", generate.max_new_tokens, kIdentity,
              "Of an answer; rounded up to whole blocks");
@@ -213,41 +207,37 @@ void add_generate(FieldList& fields, GenerateConfig& generate) {
              "speed and memory, never results");
   fields.add(
       "cache_mb", generate.cache_mb, kOperational,
-      "Key/value cache of a rank, in MB: a prompt begins when all that it and its answer can "
-      "need is free there, others wait. 0: as much as `batch_prompts` of the prompts can need");
+      "Key/value cache of a rank, in MB: a prompt begins when all that it and its answer can need "
+      "is free there, others wait. 0: as much as `batch_prompts` of the prompts can need");
   fields.add_enum("store_states", generate.store_states, kIdentity, kStoredStates,
                   "`\"selected\"`: the scheduled state and the fixed point of each block; "
                   "`\"all\"`: every state");
-  fields.add(
-      "prompts_per_lease", generate.prompts_per_lease, kOperational,
-      "Prompts handed to a rank at once, at most; fewer towards the end, to slow ranks, and where "
-      "they would take longer than a minute. What is lost when a rank dies");
+  fields.add("prompts_per_lease", generate.prompts_per_lease, kOperational,
+             "Prompts handed to a rank at once, at most; fewer towards the end, to slow ranks, and "
+             "where they would take longer than a minute. What is lost when a rank dies");
 }
 
 void add_rounds(FieldList& fields, std::vector<RoundSettings>& rounds) {
   for (std::size_t i = 0; i < rounds.size(); ++i) {
     RoundSettings& round = rounds[i];
-    fields.in("rounds." + std::to_string(i + 1), kRun);
+    const std::string section = "rounds." + std::to_string(i + 1);
+    fields.in(section, kRun, kOfLoss);
     fields.add("block_size", round.block_size, kIdentity,
                "n: tokens drafted and corrected together");
-    fields.last().change.other_loss = true;
     fields.add("noise_window", round.noise_window, kIdentity,
                "w: blocks over which the noise of the schedule runs through its range");
-    fields.last().change.other_loss = true;
     fields.add_enum("schedule", round.schedule, kIdentity, kSchedules,
                     "Noise from block to block: `\"random\"` is drawn, `\"linear\"` rises over the "
                     "window (the paper), `\"reverse\"` falls");
-    fields.last().change.other_loss = true;
     fields.add_enum(
         "mask", round.mask, kIdentity, kMasks,
         "What a noisy block sees before it: `\"clean\"` clean blocks alone (CLLM), `\"noise\"` all "
         "noisy blocks (the paper), `\"window\"` those of its window and clean ones before, "
         "`\"mixed\"` noisy ones in every other sample, clean ones in the rest");
-    fields.last().change.other_loss = true;
+    fields.in(section, kRun);
     fields.add("epochs", round.epochs, kIdentity,
                "Length of the training in passes over the prompts, in whole batches alone: what is "
-               "left of "
-               "the last one is neither generated nor trained …");
+               "left of the last one is neither generated nor trained …");
     fields.add("steps", round.steps, kIdentity,
                "… or in optimizer steps. One of the two is required");
     fields.add("learning_rate", round.learning_rate, kIdentity,
@@ -286,48 +276,40 @@ void add_optimizer(FieldList& fields, TrainConfig& train) {
 }
 
 void add_losses(FieldList& fields, TrainConfig& train) {
+  fields.in("train", kAllCommands, kOfLoss);
   fields.add("ar_weight", train.ar_weight, kIdentity,
              "Weight of the autoregressive loss. Larger keeps accuracy, smaller gains speed");
-  fields.last().change.other_loss = true;
   fields.add("train_prompt", train.train_prompt, kIdentity,
              "Whether the autoregressive loss covers the prompt as well");
-  fields.last().change.other_loss = true;
-  fields.in("train", kRun);
+  fields.in("train", kRun, kOfLoss);
   fields.add("consistency_weight", train.consistency_weight, kIdentity,
              "Weight of the consistency loss; 0 is plain fine-tuning on the model's own answers");
-  fields.last().change.other_loss = true;
   fields.add_enum("kept", train.kept, kIdentity, kKept,
                   "Offsets with a consistency target: from the first wrong token on, or `\"all\"`");
-  fields.last().change.other_loss = true;
   fields.add("consistency_decay", train.consistency_decay, kIdentity,
              "Weight of such an offset over that of the one before it in its block, above 0 and at "
              "most 1. Below 1 the first tokens behind what is right count most, without which "
              "decoding accepts none of the others");
   fields.last().same_as_before(1.0);
-  fields.last().change.other_loss = true;
   fields.add_enum("teacher", train.teacher, kIdentity, kTeachers,
                   "Whose predictions at the clean tokens the consistency loss aims at: "
                   "`\"detached\"` the model's own as it is now, or `\"frozen\"` those of the model "
                   "that the round began with and that made its trajectories (one more copy of the "
                   "weights, and a forward pass over prompt and clean tokens)");
-  fields.last().change.other_loss = true;
-  fields.add_enum("ar_loss", train.ar_loss, kIdentity, kArLosses,
-                  "The autoregressive loss: `\"cross_entropy\"` of the answer's tokens, or "
-                  "`\"distillation\"`, the divergence from what the frozen teacher predicts at "
-                  "each of them, which keeps the model close to the one that it comes from (needs "
-                  "`teacher = \"frozen\"`)");
+  fields.add_enum(
+      "ar_loss", train.ar_loss, kIdentity, kArLosses,
+      "The autoregressive loss: `\"cross_entropy\"` of the answer's tokens, or `\"distillation\"`, "
+      "the divergence from what the frozen teacher predicts at each of them, which keeps the model "
+      "close to the one that it comes from (needs `teacher = \"frozen\"`)");
   fields.last().same_as_before({"cross_entropy"});
-  fields.last().change.other_loss = true;
 }
 
 void add_spike_guard(FieldList& fields, TrainConfig& train) {
-  fields.add(
-      "spike_guard_ratio", train.spike_guard.ratio, kIdentity,
-      "Updates are left out, on all ranks, when the loss exceeds this times its median "
-      "over the last 32 steps that were not; greater than 1, for example 4. 0: no guard. More "
-      "than 8 in a row end the run (exit 5). Metrics lines then have `skipped`, `skipped_steps` "
-      "and "
-      "`spike_reference`");
+  fields.add("spike_guard_ratio", train.spike_guard.ratio, kIdentity,
+             "Updates are left out, on all ranks, when the loss exceeds this times its median over "
+             "the last 32 steps that were not; greater than 1, for example 4. 0: no guard. More "
+             "than 8 in a row end the run (exit 5). Metrics lines then have `skipped`, "
+             "`skipped_steps` and `spike_reference`");
 }
 
 // What is checked on a few answers in the middle of training.
@@ -336,21 +318,19 @@ void add_checks(FieldList& fields, TrainConfig& train) {
   fields.add(
       "collapse_check_every", train.collapse.check_every, kOperational,
       "Steps between checks of eight greedy answers for repetition, each of up to 128 tokens: "
-      "metrics lines then have "
-      "`repetition` (seq-rep-4: share of repeated 4-grams) and `distinct` (distinct-1: share "
-      "of distinct tokens), means over answers; 0 = never");
+      "metrics lines then have `repetition` (seq-rep-4: share of repeated 4-grams) and `distinct` "
+      "(distinct-1: share of distinct tokens), means over answers; 0 = never");
   fields.add("collapse_threshold", train.collapse.threshold, kOperational,
              "Mean seq-rep-4 above which the model counts as collapsed");
   fields.add_enum("collapse_action", train.collapse.action, kOperational, kCollapseActions,
                   "What follows then: `\"warn\"` a line in the log, `\"stop\"` the end of the run "
                   "(exit 5), that step not saved");
-  fields.add(
-      "early_stop_every", train.early_stop.every, kIdentity,
-      "Steps between checks on held-out problems (`held_out_tpf`, `held_out_accuracy` in "
-      "metrics lines); a round ends early, with its last checkpoint, when neither gains a "
-      "hundredth any more; 0 = never. Tokens per forward are those of Jacobi decoding with the "
-      "round's block size; tasks whose grading runs programs have no accuracy. Answers are as "
-      "long as the task's own limit and `evaluate.max_new_tokens` allow");
+  fields.add("early_stop_every", train.early_stop.every, kIdentity,
+             "Steps between checks on held-out problems (`held_out_tpf`, `held_out_accuracy` in "
+             "metrics lines); a round ends early, with its last checkpoint, when neither gains a "
+             "hundredth any more; 0 = never. Tokens per forward are those of Jacobi decoding with "
+             "the round's block size; tasks whose grading runs programs have no accuracy. Answers "
+             "are as long as the task's own limit and `evaluate.max_new_tokens` allow");
   fields.add("early_stop_task", train.early_stop.task, kIdentity,
              "The problems' benchmark, as in `evaluate.tasks`");
   fields.add("early_stop_data", train.early_stop.data, kOperational,
@@ -371,16 +351,16 @@ void add_sharding(FieldList& fields, TrainConfig& train) {
   fields.add(
       "zero_stage", train.optimizer.zero_stage, kOperational,
       "What is spread over ranks: 1 optimizer state, 2 gradients too, 3 weights too; 0 nothing");
-  fields.add("optimizer_offload", train.optimizer.offload, kOperational,
-             "On a device: keeps masters, moments and gradients' sums in host memory, where the "
-             "optimizer and collectives (by MPI) then run; the device has copies of weights and "
-             "gradients");
+  fields.add(
+      "optimizer_offload", train.optimizer.offload, kOperational,
+      "On a device: keeps masters, moments and gradients' sums in host memory, where the optimizer "
+      "and collectives (by MPI) then run; the device has copies of weights and gradients");
   fields.add_enum(
       "collectives", train.collectives, kOperational, kCollectives,
-      "What gradients and weights on devices travel by: `\"nccl\"`, `\"mpi\"` (through "
-      "host memory), or `\"auto\"`: NCCL, and MPI if ranks share a device (if each has its own and "
-      "NCCL cannot be used, the run ends with exit 4). With "
-      "`optimizer_offload` they lie in host memory and go by MPI, and `\"nccl\"` is refused");
+      "What gradients and weights on devices travel by: `\"nccl\"`, `\"mpi\"` (through host "
+      "memory), or `\"auto\"`: NCCL, and MPI if ranks share a device (if each has its own and NCCL "
+      "cannot be used, the run ends with exit 4). With `optimizer_offload` they lie in host memory "
+      "and go by MPI, and `\"nccl\"` is refused");
   fields.add("check_state_every", train.optimizer.guard.check_state_every, kOperational,
              "Steps between checks of each rank's own weights and moments for silent changes since "
              "the step before; 0 = never. Default: 1, or 50 where they lie on a device");
@@ -398,7 +378,7 @@ void add_train(FieldList& fields, TrainConfig& train) {
 }
 
 void add_filter(FieldList& fields, SampleFilterConfig& filter) {
-  fields.in("train", kRun, FixedFrom::round);
+  fields.in("train", kRun, {.fixed_from = FixedFrom::round});
   fields.add("filter_repetition", filter.max_repetition, kIdentity,
              "Answers whose seq-rep-4 (share of repeated 4-grams) is greater are not trained on, "
              "for example 0.3; 1: no limit. Trajectories stay in the store, and `filter_*` keys "
@@ -409,8 +389,7 @@ void add_filter(FieldList& fields, SampleFilterConfig& filter) {
   fields.add("filter_task", filter.task, kIdentity,
              "Nor those that this task's check (`\"gsm8k\"`, `\"math\"`, `\"word_problems\"`, "
              "`\"ledger\"`) does not find right by the prompt's reference answer "
-             "(`prompts.answer_field`), or whose "
-             "prompt has none. Default: no check");
+             "(`prompts.answer_field`), or whose prompt has none. Default: no check");
 }
 
 void add_checkpoint(FieldList& fields, CheckpointConfig& checkpoint) {
@@ -446,14 +425,12 @@ void add_evaluate(FieldList& fields, EvaluateConfig& evaluate) {
   fields.add("limit", evaluate.limit, kOperational, "The first so many problems only");
   fields.add("batch_prompts", evaluate.batch_prompts, kOperational,
              "Problems decoded at once per rank; does not change results");
-  fields.add(
-      "speed_problems", evaluate.speed_problems, kOperational,
-      "Problems of each task that a repeat at batch 1 measures speeds on, apart from accuracy; at "
-      "`batch_prompts` as many as fill the batch. 0: speeds are not measured");
-  fields.add(
-      "speed_repeats", evaluate.speed_repeats, kOperational,
-      "Repeats of that measurement, AR and every method in turn, each on the next problems; at "
-      "least 2");
+  fields.add("speed_problems", evaluate.speed_problems, kOperational,
+             "Problems of each task that a repeat at batch 1 measures speeds on, apart from "
+             "accuracy; at `batch_prompts` as many as fill the batch. 0: speeds are not measured");
+  fields.add("speed_repeats", evaluate.speed_repeats, kOperational,
+             "Repeats of that measurement, AR and every method in turn, each on the next problems; "
+             "at least 2");
 }
 
 void add_sweep(FieldList& fields, SweepConfig& sweep) {
@@ -480,23 +457,20 @@ std::vector<ConfigField> all_fields(JobConfig& config) {
       "recipe", config.recipe, kOperational, kRecipes,
       "Settings by one name, which sets the keys that follow from it (those are identity): "
       "`\"jacobi-forcing\"` the paper's: `mask` noise, `schedule` linear, `noise_window` 256 "
-      "tokens "
-      "(16 at `block_size` 16, 8 at 32), blocks of 16 in the first round and 32 in later ones, "
-      "`consistency_decay` 1; `\"authors\"` the formulas of the authors' code: `compat` `\"repo\"` "
-      "with `ar_weight` 1, and windows of 16; `\"clean-context\"`: `mask` clean, `schedule` "
-      "random, "
-      "`consistency_decay` 0.8; `\"none\"`: keys as they are given. Giving one of those keys "
-      "another value beside a named recipe is refused; without `recipe` it makes this \"none\"");
-  fields.add_enum(
-      "compat", config.compat, kIdentity, kCompat,
-      "`\"paper\"` or `\"repo\"` sets the formulas of the paper or of its authors' code where "
-      "those two differ: `kept`, `train_prompt`, and how losses are reduced and a round's "
-      "states chosen ([METHOD.md](../../model/decoding/METHOD.md) §4), beside `teacher` and "
-      "`consistency_decay` as both have them; `\"repo\"` also "
-      "never selects a block's initial draft, as in the authors' data, and has an `ar_weight` of "
-      "10 "
-      "unless another is given. Those keys then have these values in `resolved_config.toml` too; "
-      "giving one another value is refused");
+      "tokens (16 at `block_size` 16, 8 at 32), blocks of 16 in the first round and 32 in later "
+      "ones, `consistency_decay` 1; `\"authors\"` the formulas of the authors' code: `compat` "
+      "`\"repo\"` with `ar_weight` 1, and windows of 16; `\"clean-context\"`: `mask` clean, "
+      "`schedule` random, `consistency_decay` 0.8; `\"none\"`: keys as they are given. Giving one "
+      "of those keys another value beside a named recipe is refused; without `recipe` it makes "
+      "this \"none\"");
+  fields.add_enum("compat", config.compat, kIdentity, kCompat,
+                  "`\"paper\"` or `\"repo\"` sets the formulas of the paper or of its authors' "
+                  "code where those two differ: `kept`, `train_prompt`, and how losses are reduced "
+                  "and a round's states chosen ([METHOD.md](../../model/decoding/METHOD.md) §4), "
+                  "beside `teacher` and `consistency_decay` as both have them; `\"repo\"` also "
+                  "never selects a block's initial draft, as in the authors' data, and has an "
+                  "`ar_weight` of 10 unless another is given. Those keys then have these values in "
+                  "`resolved_config.toml` too; giving one another value is refused");
   add_filter(fields, config.train.filter);
   add_checkpoint(fields, config.checkpoint);
   add_evaluate(fields, config.evaluate);

@@ -1,8 +1,7 @@
 #pragma once
 
-/// Keys of earlier versions. A configuration that names one is refused with advice. What decided
-/// results stays in the identity with the value that holds now, so that runs which recorded that
-/// value go on, and others are refused by name.
+/// Keys of earlier versions. Configurations that name one are refused with advice. The identity
+/// keeps what decided results, with the value that holds now, so that runs which recorded it go on.
 
 #include <cstddef>
 #include <optional>
@@ -14,8 +13,8 @@
 
 namespace jforge {
 
-/// Returns what to do instead of setting `path` ("rounds.2.endpoint"); nothing if no earlier
-/// version had that key.
+/// Returns what to do instead of setting `path` ("rounds.2.endpoint"), if an earlier version had
+/// it.
 [[nodiscard]] std::optional<std::string> removed_key_advice(const std::string& path);
 
 /// Adds the removed identity keys of `command` to `identity`; those of [[rounds]] once for each.

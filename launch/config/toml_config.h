@@ -22,9 +22,8 @@ class TomlDocument {
   void set(const std::string& assignment);
   /// Number of tables in the array `name`; 0 when absent.
   [[nodiscard]] std::size_t array_size(const std::string& name) const;
-  /// Fills every field that the document holds. Throws ConfigError for keys that no field has,
-  /// naming the nearest one, if one is near; for fields that do not apply to `command`; and for
-  /// fields without effect (ConfigField::unless).
+  /// Fills every field that the document holds. Throws ConfigError if a key is unknown or removed,
+  /// does not apply to `command`, or has no effect (ConfigField::unless).
   void apply(const std::vector<ConfigField>& fields, ConfigFor command = ConfigFor::run) const;
   /// Whether the document gives `field` a value, of whatever type.
   [[nodiscard]] bool holds(const ConfigField& field) const;

@@ -161,19 +161,19 @@ TEST(MemoryPlan, ChecksInTrainingTakeADecodersMemory) {
   config.train.early_stop = {.every = 5, .task = "gsm8k", .problems = 2};
   EXPECT_EQ(plan_for(Device::cpu).probe.decoding,
             static_cast<double>(InferenceTransformer::bytes(
-                plan_model(), {.num_slots = 3, .slot_capacity = 30 + 512}, Device::cpu)));
+                plan_model(), {.num_slots = 4, .slot_capacity = 30 + 512}, Device::cpu)));
   JobConfig halved = config;
   halved.model.decode_weights = WeightStorage::bfloat16;
   EXPECT_EQ(
       plan_memory(halved, plan_model(), 2, Device::cpu, {std::nullopt, 30}, false).probe.decoding,
       static_cast<double>(InferenceTransformer::bytes(
           plan_model(),
-          {.num_slots = 3, .slot_capacity = 30 + 512, .weights = WeightStorage::bfloat16},
+          {.num_slots = 4, .slot_capacity = 30 + 512, .weights = WeightStorage::bfloat16},
           Device::cpu)));
   EXPECT_EQ(plan_memory(config, plan_model(), 2, Device::cpu, {std::nullopt, 30, {}, 400}, false)
                 .probe.decoding,
             static_cast<double>(InferenceTransformer::bytes(
-                plan_model(), {.num_slots = 3, .slot_capacity = 400 + 512}, Device::cpu)));
+                plan_model(), {.num_slots = 4, .slot_capacity = 400 + 512}, Device::cpu)));
 }
 
 TEST(MemoryPlan, MatricesTakeHalfWhereDecodingStoresBfloat16) {
