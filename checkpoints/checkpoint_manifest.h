@@ -38,7 +38,7 @@ struct CheckpointSlice {
 
 struct CheckpointShard {
   Rank rank = 0;
-  std::string file;  ///< Name inside the directory.
+  std::string file;
   std::uint64_t bytes = 0;
   std::uint64_t hash = 0;  ///< XXH3-64 of the whole file.
   std::vector<CheckpointSlice> slices;
@@ -56,7 +56,7 @@ struct CheckpointTensor {
 
 struct CheckpointManifest {
   static constexpr int kFormatVersion = 2;
-  static constexpr int kOldestVersion = 1;  ///< Oldest version read.
+  static constexpr int kOldestVersion = 1;
 
   int version = kFormatVersion;
   CheckpointState state;

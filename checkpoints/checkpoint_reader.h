@@ -67,13 +67,11 @@ class SliceReader {
   /// Fills `target`, the shard vector of shard `shard` (checkpoints/shard_slices.h).
   void read_shard(ShardVector vector, int shard, std::span<float> target);
 
-  /// Elements read from files.
   [[nodiscard]] std::int64_t elements_read() const noexcept { return elements_read_; }
-  /// Files opened; reopened ones count again.
+  /// Reopened files count again.
   [[nodiscard]] std::int64_t files_opened() const noexcept { return files_opened_; }
 
  private:
-  /// A shard slice's range in the flat vector.
   struct Place {
     std::int64_t begin = 0;
     std::int64_t end = 0;
@@ -86,7 +84,7 @@ class SliceReader {
   const Checkpoint& checkpoint_;
   const ParameterTable& table_;
   std::vector<Place> places_;  ///< Ascending.
-  /// By shard number, most recently used first.
+  /// Most recently used first.
   std::list<std::pair<std::size_t, ShardFile>> open_;
   std::int64_t elements_read_ = 0;
   std::int64_t files_opened_ = 0;
@@ -95,7 +93,7 @@ class SliceReader {
 /// Reads weights one tensor at a time (TensorValues of hf_model.h), with memory for the largest.
 class CheckpointTensors {
  public:
-  /// Requires: all three outlive this object. Throws as SliceReader.
+  /// Requires: all three outlive this object.
   CheckpointTensors(const Checkpoint& checkpoint, const ParameterTable& table,
                     MemoryAccount& account);
   /// The result is valid until the next call.
@@ -109,16 +107,14 @@ class CheckpointTensors {
 void read_slices(const Checkpoint& checkpoint, const ParameterTable& table, ShardVector vector,
                  std::span<const ParameterTable::Range> ranges, std::span<float> target);
 
-/// Fills the shard vectors (checkpoints/shard_slices.h), each [shard_vector_size(table)]; padding
-/// becomes zero. Empty moments are not read.
+/// Fills the shard vectors (shard_slices.h), padding with zeros. Empty moments are skipped.
 void read_shard_vectors(const Checkpoint& checkpoint, const ParameterTable& table, int shard,
                         std::span<float> weights, std::span<float> first_moment,
                         std::span<float> second_moment);
 
 /// Reads all weights into the table's flat float32 vector; padding becomes zero.
 void read_weights(const Checkpoint& checkpoint, const ParameterTable& table, TensorView flat);
-/// Collective: rank 0 reads and broadcasts group by group; all ranks throw DataError if it fails.
-/// Only rank 0 needs the files.
+/// Collective. Only rank 0 reads the files; if it fails, all ranks throw DataError.
 void read_weights(const Communicator& comm, const Checkpoint& checkpoint,
                   const ParameterTable& table, TensorView flat);
 

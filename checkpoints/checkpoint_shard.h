@@ -14,7 +14,6 @@
 
 namespace jforge {
 
-/// float32 weights and Adam's moments.
 enum class ShardVector : std::uint8_t { parameter = 0, first_moment = 1, second_moment = 2 };
 
 /// Stored in the file and compared on reading.
@@ -33,15 +32,13 @@ struct ShardValues {
   std::span<const float> second_moment;
 };
 
-/// Durably publishes a shard in the existing `directory`; slices index the manifest's tensors.
-/// Throws EnvironmentError and then leaves no file.
+/// Durably publishes a shard in the existing `directory`. Throws EnvironmentError, leaving no file.
 [[nodiscard]] CheckpointShard write_shard(const std::filesystem::path& directory,
                                           const ShardOwner& owner,
                                           std::span<const ShardSlice> slices,
                                           const ShardValues& values);
 
-/// Throws DataError if the file is missing or differs from the manifest in size or checksum. Avoids
-/// HDF5, which may loop on a damaged file.
+/// Throws DataError if the file's size or checksum is wrong. HDF5 could loop on a damaged file.
 void verify_shard(const std::filesystem::path& directory, const CheckpointShard& shard);
 
 /// An open shard file. Not thread-safe.

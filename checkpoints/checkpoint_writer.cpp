@@ -68,8 +68,7 @@ bool copy_plainly(std::span<const float> source, float* target) {
   return bad == 0;
 }
 
-/// Copies and returns whether every value is finite, in one pass. Streaming stores avoid fetching
-/// the target.
+/// Returns whether every value is finite. Streaming stores avoid fetching the target.
 bool copy_finite(std::span<const float> source, float* target) {
 #if defined(__SSE2__)
   constexpr std::size_t kLanes = 4;
@@ -242,7 +241,6 @@ void CheckpointWriter::snapshot(const TrainingStateView& view) {
   for (const ShardSlice& slice : slices_) {
     slice_elements_ += static_cast<std::size_t>(slice.size());
   }
-  // Vectors are aligned for direct I/O.
   constexpr std::size_t kAligned = DirectFile::kAlignment / sizeof(float);
   const std::size_t stride = (slice_elements_ + kAligned - 1) / kAligned * kAligned;
   const std::size_t bytes = ((has_moments_ ? 3 : 1) * stride + kAligned) * sizeof(float);
@@ -353,7 +351,7 @@ void CheckpointWriter::end_stage() {
   const Stage ended = std::exchange(stage_, Stage::none);
   together(comm_, [&] {
     if (failure_) {
-      shard_writer_.reset();  // Removes the partial file.
+      shard_writer_.reset();
       std::rethrow_exception(std::exchange(failure_, nullptr));
     }
   });

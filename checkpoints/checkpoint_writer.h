@@ -73,12 +73,11 @@ class CheckpointWriter {
   void finish();
 
  private:
-  /// Each rank writes its shard, then rank 0 publishes the manifest and prunes.
   enum class Stage : std::uint8_t { none, writing, committing };
 
   void snapshot(const TrainingStateView& view);
   void start(Stage stage, bool has_work);
-  /// Runs one step, on the thread or a waiting caller; returns whether more remain.
+  /// Returns whether steps remain.
   bool work_some() noexcept;
   void join() noexcept;
   /// Collective. Waits for the stage and starts the next.

@@ -4,7 +4,6 @@
 
 namespace jforge {
 
-/// Folder in which `transformers` looks for custom code.
 inline constexpr const char* kCustomGenerateFolder = "custom_generate";
 inline constexpr const char* kCustomGenerateFile = "generate.py";
 /// {"method": "jacobi", "block_size": n}; "template_arguments": {NAME: VALUE, …} if training used

@@ -117,7 +117,6 @@ double rope_number(const HfJsonFile& file, const char* where, const json& parame
   return found->get<double>();
 }
 
-/// `where` is the key of `parameters` in the file.
 void read_rope_scaling(const HfJsonFile& file, const char* where, const json& parameters,
                        RotarySettings& rope) {
   if (!parameters.is_object()) {
@@ -155,8 +154,7 @@ void read_rope_scaling(const HfJsonFile& file, const char* where, const json& pa
   }
 }
 
-/// Reads rope_theta and rope_scaling of transformers 4, rope_parameters of 5, or both. Rejects
-/// contradictions, because each version reads its own.
+/// transformers 4 has rope_theta and rope_scaling, 5 rope_parameters; contradictions are errors.
 RotarySettings read_rope(const HfJsonFile& file, const FamilyTraits& family) {
   RotarySettings rope;
   const json* const parameters = file.find("rope_parameters");

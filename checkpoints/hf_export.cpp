@@ -63,8 +63,7 @@ OrderedJson eos_json(const TransformerConfig& config) {
                                     : OrderedJson(config.eos_ids);
 }
 
-/// transformers ignores config.json's stop tokens if generation_config.json exists, so copies them
-/// there.
+/// transformers ignores config.json's stop tokens if generation_config.json exists.
 void name_stop_tokens(const fs::path& directory, const TransformerConfig& config) {
   const fs::path path = directory / kHfGenerationFile;
   if (!hf_file_present(path) || config.eos_ids.empty()) {
@@ -94,8 +93,7 @@ OrderedJson rope_scaling(const RotarySettings& rope) {
           {"original_max_position_embeddings", rope.original_positions}};
 }
 
-/// Writes for transformers 4 and 5; version 4 assumes theta 10,000 if a file has only
-/// rope_parameters.
+/// transformers 4 assumes theta 10,000 if a file has only rope_parameters.
 void name_rope(OrderedJson& root, const RotarySettings& rope) {
   const OrderedJson scaling = rope_scaling(rope);
   root["rope_theta"] = rope.theta;
@@ -147,7 +145,6 @@ OrderedJson new_config(const TransformerConfig& config) {
   return root;
 }
 
-/// Sets the rotary embedding and the weights' dtype.
 std::string config_text(OrderedJson root, const RotarySettings& rope, DType stored) {
   name_rope(root, rope);
   const std::string name = dtype_name(stored);
@@ -320,7 +317,6 @@ void replace_directory(const fs::path& fresh, const fs::path& target) {
   fs::remove_all(aside);
 }
 
-/// Removes its directory unless that was renamed.
 class TemporaryDirectory {
  public:
   explicit TemporaryDirectory(fs::path path) : path_(std::move(path)) {

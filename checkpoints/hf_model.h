@@ -29,16 +29,14 @@ namespace jforge {
 /// buffers, and a tied model's lm_head if it equals the embedding.
 void load_hf_weights(const std::filesystem::path& model_directory, const TransformerConfig& config,
                      const ParameterTable& table, TensorView flat);
-/// Collective: rank 0 reads and broadcasts group by group; all ranks throw DataError if it fails.
-/// Only rank 0 needs the directory.
+/// Collective. Only rank 0 reads the directory; if it fails, all ranks throw DataError.
 void load_hf_weights(const Communicator& comm, const std::filesystem::path& model_directory,
                      const TransformerConfig& config, const ParameterTable& table, TensorView flat);
 
 /// Reads weight files one tensor at a time.
 class HfTensors {
  public:
-  /// Requires: `table` outlives this object. Throws as load_hf_weights(); read() reports missing
-  /// and misshapen tensors.
+  /// Requires: `table` outlives this object. Throws as load_hf_weights(), in part from read().
   HfTensors(const std::filesystem::path& model_directory, const TransformerConfig& config,
             const ParameterTable& table);
   ~HfTensors();
@@ -53,12 +51,10 @@ class HfTensors {
   std::unique_ptr<State> state_;
 };
 
-/// Returns whether every matrix is bfloat16, by the file headers; false without weight files.
-/// Throws DataError if they are damaged.
+/// Reads only the file headers; false without weight files. Throws DataError if damaged.
 [[nodiscard]] bool hf_matrices_are_bfloat16(const std::filesystem::path& model_directory);
 
-/// Returns a hex hash over config.json, generation_config.json (if present) and the weight files;
-/// identifies the model in runs and manifests.
+/// Hex hash over config.json, generation_config.json (if present) and the weight files.
 [[nodiscard]] std::string hf_model_hash(const std::filesystem::path& model_directory);
 
 /// Returns float32 values, valid until the next call. Called once per tensor, in table order.
@@ -66,13 +62,11 @@ using TensorValues = std::function<std::span<const float>(const ParameterEntry&)
 /// Views the table's flat float32 vector in host memory.
 [[nodiscard]] TensorValues values_in(ConstTensorView flat);
 
-/// Larger exports are sharded.
 inline constexpr std::uint64_t kMaxHfShardBytes = 5'000'000'000;
 
 struct HfExportOptions {
   DType stored = DType::float32;
-  /// Adds jacobi_decoding.json with this size, and custom_generate/generate.py for stock
-  /// `transformers`.
+  /// Adds jacobi_decoding.json, and custom_generate/generate.py for stock `transformers`.
   std::optional<std::int32_t> jacobi_block_size = {};
   /// The training's, stored in jacobi_decoding.json.
   TemplateArguments template_arguments = {};
@@ -92,8 +86,7 @@ void export_hf_model(const std::filesystem::path& source_directory,
 /// Throws as export_hf_model() for unsuitable directories, before there is a model.
 void expect_exportable(const std::filesystem::path& source_directory,
                        const std::filesystem::path& output_directory);
-/// Throws ConfigError if `output_directory` holds files that no export wrote and the next would
-/// replace.
+/// Throws ConfigError if `output_directory` holds files that no export wrote.
 void expect_only_an_export(const std::filesystem::path& output_directory);
 
 /// As export_hf_model() for a pre-trained model: writes config.json and generation_config.json from

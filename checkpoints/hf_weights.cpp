@@ -137,14 +137,12 @@ class HfWeights {
   void read(const ParameterEntry& entry, std::span<float> values) const {
     file_of(entry).read_float32(entry.name, dims_of(entry.shape), values);
   }
-  /// Empty as SafetensorsFile::mapped().
   [[nodiscard]] ConstTensorView mapped(const ParameterEntry& entry) const {
     return file_of(entry).mapped(entry.name, entry.shape);
   }
 
  private:
-  /// `transformers` 4 uses the embedding and 5 the head, so a tied model with a different head is
-  /// ambiguous.
+  /// `transformers` 4 uses the embedding and 5 the head, so a difference is ambiguous.
   void expect_head_is_embedding() const {
     const ParameterEntry& embedding = table_.entry("model.embed_tokens.weight");
     const std::string& file = weights_.file_of.at(kHead);

@@ -1,7 +1,6 @@
 #pragma once
 
-/// A run's identity: its identity configuration keys and input hashes, recorded in the run
-/// directory and every checkpoint.
+/// A run's identity keys and input hashes, recorded in the run directory and every checkpoint.
 
 #include <cstdint>
 #include <map>
@@ -67,8 +66,7 @@ struct IdentityRecord {
   Identity identity;
   std::vector<IdentityDifference> accepted;  ///< Chronological.
 
-  /// Returns a sealed JSON object (runtime/text_seal.h): keys to values, and changes under
-  /// "accepted".
+  /// A sealed JSON object (runtime/text_seal.h): keys to values, and changes under "accepted".
   [[nodiscard]] std::string to_json() const;
   /// Throws DataError naming `source` if damaged. Accepts unsealed text of earlier versions.
   [[nodiscard]] static IdentityRecord from_json(const std::string& text, const std::string& source);
@@ -76,9 +74,8 @@ struct IdentityRecord {
   bool operator==(const IdentityRecord&) const = default;
 };
 
-/// Returns the record after `holder`, which was `before`, continues as `present` with the changes of
-/// `accepted_keys`. Throws ConfigError for a difference that is not accepted, and for an accepted
-/// one that `prompts_imported` forbids (FixedFrom::import).
+/// Throws ConfigError for a difference that is not accepted, and for an accepted one that
+/// `prompts_imported` forbids (FixedFrom::import).
 [[nodiscard]] IdentityRecord continue_identity(const std::string& holder,
                                                const IdentityRecord& before,
                                                const Identity& present,

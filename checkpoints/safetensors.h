@@ -34,8 +34,7 @@ class SafetensorsFile {
 
   [[nodiscard]] const std::map<std::string, SafetensorsEntry>& entries() const noexcept;
   [[nodiscard]] bool contains(std::string_view name) const;
-  /// Copies an F32, BF16 or F16 tensor as float32, exactly. Throws DataError for another dtype,
-  /// name or shape.
+  /// Copies F32, BF16 or F16 exactly. Throws DataError for another dtype, name or shape.
   void read_float32(std::string_view name, std::span<const std::int64_t> expected_shape,
                     std::span<float> output) const;
   /// Returns a float32 or bfloat16 tensor inside the mapping, valid for this object's lifetime;

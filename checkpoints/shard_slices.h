@@ -1,7 +1,6 @@
 #pragma once
 
-/// A rank's parts of tensors. A "shard vector", as of optimizer state, concatenates a rank's shard
-/// ranges of all groups.
+/// A rank's parts of tensors. A "shard vector" is its shard ranges of all groups, concatenated.
 
 #include <cstddef>
 #include <cstdint>

@@ -22,8 +22,8 @@ class ControlPlane {
   /// nullptr except on rank 0.
   [[nodiscard]] Coordinator* coordinator() noexcept { return coordinator_.get(); }
 
-  /// Collective, on the normal path. Ranks are no longer watched afterwards, so do nothing slow
-  /// after it. The destructor only stops the threads.
+  /// Collective. Ranks are unwatched afterwards: do nothing slow. The destructor only stops
+  /// threads.
   void close(const Communicator& comm);
 
  private:

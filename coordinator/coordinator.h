@@ -1,7 +1,6 @@
 #pragma once
 
-/// A thread on rank 0 that answers lease requests and watches heartbeats. It polls and never
-/// blocks.
+/// Answers lease requests and watches heartbeats on a thread of rank 0, which never blocks.
 
 #include <chrono>
 #include <condition_variable>
@@ -26,8 +25,7 @@ inline constexpr Rank kCoordinatorRank = 0;
 struct CoordinatorConfig {
   double heartbeat_limit_seconds = 60;  ///< A longer silence ends the job (exit 70).
   double lease_seconds = 600;           ///< A lease without progress for longer is reissued.
-  /// Idle ranks' requests are held this long, so that polling ranks neither flood rank 0 nor miss
-  /// their own stop flag.
+  /// Holds idle ranks' requests, so that they neither flood rank 0 nor miss their own stop flag.
   double hold_seconds = 1;
   void validate() const;
 };
@@ -43,9 +41,8 @@ struct GenerationProgress {
 
 class Coordinator {
  public:
-  /// Receives rank 0's messages through `mailbox`, the others' over the communicators. `on_lost`
-  /// gets the lost rank and the membership table; by default, logs it and aborts the world with
-  /// exit 70.
+  /// Rank 0's messages come through `mailbox`, the others' over the communicators. `on_lost` gets
+  /// the lost rank and the membership table; by default it logs and aborts with exit 70.
   Coordinator(const Communicator& requests, const Communicator& replies, InProcessMailbox& mailbox,
               CoordinatorConfig config, std::function<void(Rank, const std::string&)> on_lost = {});
   ~Coordinator();
@@ -67,7 +64,6 @@ class Coordinator {
     std::chrono::steady_clock::time_point opened;
     double busy_seconds = 0;  ///< The thread's CPU time at opening.
   };
-  /// An idle rank's unanswered request.
   struct HeldRequest {
     Rank source = 0;
     LeaseRequest request;

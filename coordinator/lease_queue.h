@@ -7,7 +7,6 @@
 /// part of the rank's share of the remaining prompts, so that all ranks end together. When none
 /// remain, an idle rank gets a copy of an overdue lease (backup tasks, Dean & Ghemawat 2004); the
 /// first attempt to finish commits.
-/// 2004): whichever attempt is first commits.
 
 #include <cstddef>
 #include <cstdint>
@@ -46,16 +45,14 @@ class LeaseQueue {
   /// `first_id` exceeds every committed shard's lease id.
   LeaseQueue(std::vector<PendingPrompt> prompts, const LeaseSizes& sizes, LeaseId first_id);
 
-  /// Returns the next lease, valid until `now + lease_seconds`; nothing if no prompt is free and no
-  /// other rank's lease is overdue.
+  /// Returns a lease until `now + lease_seconds`, if prompts are free or another's lease is
+  /// overdue.
   [[nodiscard]] std::optional<Lease> grant(Rank rank, double now_seconds, double lease_seconds);
-  /// Returns whether this attempt may commit. Grants one attempt per lease; repeated requests get
-  /// the same answer.
+  /// Grants one attempt per lease; a repeated request gets the same answer.
   [[nodiscard]] bool request_commit(LeaseId id, std::int32_t attempt);
   /// Records that the granted attempt is durable.
   void committed(LeaseId id, std::int32_t attempt, double now_seconds);
-  /// Frees expired leases for another attempt and returns their number. An attempt whose commit was
-  /// granted keeps it.
+  /// Frees expired leases, except those granted a commit; returns their number.
   std::size_t expire(double now_seconds);
   /// Extends the leases of a rank that showed progress.
   void extend(Rank rank, double now_seconds, double lease_seconds);
@@ -67,7 +64,6 @@ class LeaseQueue {
     return static_cast<std::int64_t>(prompts_.size());
   }
   [[nodiscard]] std::int64_t prompts_committed() const noexcept { return prompts_committed_; }
-  /// Leases issued.
   [[nodiscard]] std::size_t leases() const noexcept { return leases_.size(); }
   [[nodiscard]] std::int64_t repeats() const noexcept { return repeats_; }
 
@@ -80,15 +76,15 @@ class LeaseQueue {
     std::int32_t next_attempt = 0;
     std::int32_t granted_attempt = -1;
     Rank holder = -1;
-    double granted_seconds = 0;  ///< To the holder.
+    double granted_seconds = 0;
     double deadline_seconds = 0;
     bool backed_up = false;
   };
   struct Worker {
     double first_grant_seconds = 0;
-    std::int64_t prompts = 0;         ///< Committed.
-    double prompts_per_second = 0;    ///< 0: unknown.
-    std::vector<std::size_t> leases;  ///< Held by the rank.
+    std::int64_t prompts = 0;       ///< Committed.
+    double prompts_per_second = 0;  ///< 0: unknown.
+    std::vector<std::size_t> leases;
   };
 
   [[nodiscard]] Entry& entry(LeaseId id);

@@ -1,9 +1,8 @@
 #pragma once
 
-/// Decides the job's next phase. Up to the export it uses only durable facts, so a restarted job
+/// Decides the job's next phase, up to the export from durable facts only, so that a restarted job
 /// neither repeats nor skips a round (fault 28). Evaluation and report are requested once per
-/// process; the evaluation skips current results. Pure logic.
-/// is current. Pure logic.
+/// process. Pure logic.
 
 #include <cstdint>
 #include <string>
@@ -13,7 +12,6 @@
 
 namespace jforge {
 
-/// Durable facts of the run directory, and this process's work on the finished model.
 struct JobFacts {
   std::int32_t rounds = 0;  ///< Configured.
   bool prompts_imported = false;

@@ -1,7 +1,6 @@
 #pragma once
 
-/// journal.jsonl: one JSON line per event, for people. Advisory only; committed shards and
-/// manifests are the state.
+/// journal.jsonl: one JSON line per event, for people; shards and manifests are the state.
 
 #include <filesystem>
 #include <mutex>
@@ -15,8 +14,8 @@ namespace jforge {
 class RunJournal {
  public:
   explicit RunJournal(const std::filesystem::path& run_directory);
-  /// Thread-safe. Adds "time" (UTC, ISO 8601) and "event" and seals the line. Replaces invalid
-  /// UTF-8 by U+FFFD.
+  /// Thread-safe. Adds "time" (UTC, ISO 8601) and "event", replaces invalid UTF-8 and seals the
+  /// line.
   void record(std::string_view event, const nlohmann::json& details = nlohmann::json::object());
 
  private:
@@ -24,10 +23,9 @@ class RunJournal {
   AppendLog log_;
 };
 
-/// Durably publishes run.json, sealed (runtime/text_seal.h); results/README.md describes its keys.
-/// Replaces invalid UTF-8 by U+FFFD.
+/// Durably publishes run.json (results/README.md), sealed; replaces invalid UTF-8.
 void write_run_status(const std::filesystem::path& run_directory, const nlohmann::json& status);
-/// Replaces run.json atomically but not durably, for mere progress: a machine crash may lose it.
+/// Replaces run.json atomically, not durably: a machine crash may lose it.
 void show_run_status(const std::filesystem::path& run_directory, const nlohmann::json& status);
 /// Returns the last status, or null. Throws DataError naming a damaged file.
 [[nodiscard]] nlohmann::json read_run_status(const std::filesystem::path& run_directory);

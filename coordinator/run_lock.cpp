@@ -41,8 +41,7 @@ std::string read_or_empty(const std::filesystem::path& path) {
   }
 }
 
-/// Identifies the boot and pid namespace (container) in which a process id is unique; host names
-/// may be shared.
+/// Scope of a process id: a boot and a pid namespace (container). Host names may be shared.
 std::string process_space() {
   std::string boot = read_or_empty("/proc/sys/kernel/random/boot_id");
   while (!boot.empty() && boot.back() == '\n') {

@@ -8,8 +8,7 @@
 
 namespace jforge {
 
-/// Returns HELP, TYPE and one sample per metric, labelled with the run directory `run`. Skips
-/// metrics that `status` (run.json) lacks.
+/// One sample, with HELP and TYPE, per metric that `status` (run.json) has, labelled with `run`.
 [[nodiscard]] std::string run_metrics(const std::string& run, const nlohmann::json& status);
 
 /// Replaces metrics.prom atomically. Throws EnvironmentError.

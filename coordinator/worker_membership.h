@@ -24,7 +24,7 @@ class WorkerMembership {
   [[nodiscard]] std::uint64_t progress() const;
   /// Returns whether `rank` progressed since the previous call.
   [[nodiscard]] bool progressed(Rank rank);
-  /// Returns a table for the log before an abort, one line per rank.
+  /// One line per rank, for the log before an abort.
   [[nodiscard]] std::string table(double now_seconds) const;
 
  private:

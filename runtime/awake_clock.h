@@ -1,7 +1,6 @@
 #pragma once
 
-/// Time during which this process was running. After a suspension (SIGSTOP, a paused machine) all
-/// deadlines have passed, but no rank was silent.
+/// Time during which this process ran: a suspension (SIGSTOP) must not count as another's silence.
 
 #include <chrono>
 

@@ -1,8 +1,7 @@
 #pragma once
 
-/// Parses JSON from outside into nlohmann trees. Rejects deep nesting first, because trees are
-/// copied, compared and written recursively. Other parsers have their own limits: safetensors
-/// headers, data/tasks/code/json_tree.h, simdjson.
+/// Parses JSON from outside into nlohmann trees. Rejects deep nesting, because trees are copied,
+/// compared and written recursively.
 
 #include <concepts>
 #include <cstddef>
@@ -29,8 +28,8 @@ template <class Json = nlohmann::json>
 template <class Json = nlohmann::json>
 [[nodiscard]] Json try_bounded_json(std::string_view text);
 
-/// Returns a whole number. Throws nlohmann's type_error for a fraction, an exponent, another type
-/// and a number outside Integer, which `get<Integer>()` would truncate or leave undefined.
+/// Throws nlohmann's type_error unless `value` is a whole number within Integer; `get<Integer>()`
+/// would truncate or be undefined.
 template <std::integral Integer, class Json>
 [[nodiscard]] Integer json_integer(const Json& value) {
   if (value.is_number_unsigned()) {

@@ -8,22 +8,17 @@
 
 namespace jforge {
 
-/// Opens /dev/null on closed descriptors among 0, 1 and 2, so that no file or socket gets such a
-/// number and the messages with it. Call first in main, with install_signal_handlers(), which
-/// ignores SIGPIPE.
+/// Opens /dev/null on closed descriptors 0 to 2, so that messages cannot go to a file or socket
+/// that gets such a number. Call first in main.
 void open_standard_streams() noexcept;
 
-/// Writes `text` to `stream` and flushes; on standard error replaces an open bar. Ignores errors
-/// such as a closed pipe or a full disk, so that the job goes on.
+/// Writes and flushes, replacing an open bar on standard error. Ignores errors: the job goes on.
 void tell(std::FILE* stream, std::string_view text) noexcept;
 
-/// Draws a bar over the previous one on standard error. It stays open, without a line feed, unless
-/// it is the `last`.
+/// Draws a bar over the previous one on standard error; it stays open unless it is the `last`.
 void tell_bar(const std::string& line, bool last);
-/// Ends an open bar's line.
 void end_bar() noexcept;
-/// Returns the text that erases the open bar, or nothing. The caller must write it before any other
-/// text. Thread-safe.
+/// Returns what erases the open bar; the caller must write it before other text. Thread-safe.
 [[nodiscard]] std::string_view clear_bar() noexcept;
 
 }  // namespace jforge

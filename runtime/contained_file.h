@@ -7,8 +7,7 @@
 
 namespace jforge {
 
-/// Throws DataError naming `path` if it exists but is not a regular file (following links). A FIFO,
-/// socket or device could block or never end.
+/// Throws DataError if `path` exists but is not regular: a FIFO, socket or device could block.
 void refuse_special_file(const std::filesystem::path& path);
 
 /// Returns `directory / name`, which need not exist. Throws DataError for a special file and for a

@@ -1,7 +1,5 @@
 #pragma once
 
-/// Hashes of contents.
-
 #include <array>
 #include <cstddef>
 #include <cstdint>

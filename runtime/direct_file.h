@@ -1,7 +1,6 @@
 #pragma once
 
-/// Large disk transfers without CPU copies: they bypass the page cache (O_DIRECT) if address,
-/// offset and file system allow it.
+/// Large transfers that bypass the page cache (O_DIRECT) if alignment and file system allow it.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,8 +21,7 @@ class DirectFile {
   DirectFile(const DirectFile&) = delete;
   DirectFile& operator=(const DirectFile&) = delete;
 
-  /// Requires: nothing else writes to the same 4096-byte pages at the same time. Throws
-  /// EnvironmentError.
+  /// Requires: no concurrent writes to the same 4096-byte pages. Throws EnvironmentError.
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
   /// Reads through the page cache. Throws EnvironmentError, also at the file's end.
   void read_at(std::uint64_t offset, std::span<std::byte> bytes) const;

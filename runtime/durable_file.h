@@ -1,8 +1,7 @@
 #pragma once
 
-/// Files that survive a crash (ARCHITECTURE.md "Durability"). Publishing means: temporary name,
-/// write, fsync, rename, fsync of the directory. A file under its final name is complete and never
-/// changes.
+/// Files that survive a crash (ARCHITECTURE.md "Durability"): written under a temporary name,
+/// synced, renamed, directory synced. A file under its final name is complete and never changes.
 
 #include <cstddef>
 #include <filesystem>
@@ -12,26 +11,19 @@
 
 namespace jforge {
 
-/// Throws EnvironmentError naming the path and the system's reason; then `path` is unchanged and no
-/// temporary file stays.
+/// Throws EnvironmentError with path and reason; then `path` is unchanged and no temporary stays.
 void publish_file(const std::filesystem::path& path, std::string_view bytes);
-/// As publish_file() for a user's path: follows a link, and writes into a special file (device,
-/// pipe).
+/// As publish_file() for a user's path: follows links and writes into devices and pipes.
 void write_output(const std::filesystem::path& path, std::string_view bytes);
-/// Throws ConfigError if `path` exists and is not a regular file, because publishing would replace
-/// it.
+/// Throws ConfigError if `path` exists and is not regular: publishing would replace it.
 void expect_plain_output(const std::filesystem::path& path);
-/// Overwrites an existing file, neither atomically nor durably, for signs of life. Throws
-/// EnvironmentError.
+/// Overwrites in place, neither atomically nor durably. Throws EnvironmentError.
 void overwrite_file(const std::filesystem::path& path, std::string_view bytes);
-/// As publish_file() but not durable, for frequent progress files: a machine crash may leave the
-/// old file or a damaged one.
+/// As publish_file() but not durable: a machine crash may leave an old or damaged file.
 void replace_file(const std::filesystem::path& path, std::string_view bytes);
-/// 8 hex digits that distinguish this process's temporary files, also between hosts that share the
-/// file system.
+/// 8 hex digits, distinct per process, also between hosts that share a file system.
 [[nodiscard]] const std::string& temporary_suffix();
-/// A name beginning with ".tmp-" in the final directory. The destructor removes the file unless it
-/// was published.
+/// A ".tmp-…" name in the final directory. The destructor removes an unpublished file.
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::filesystem::path& final_path);
@@ -39,8 +31,7 @@ class TemporaryFile {
   TemporaryFile(const TemporaryFile&) = delete;
   TemporaryFile& operator=(const TemporaryFile&) = delete;
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-  /// Syncs, renames to the final name and syncs the directory. Requires: the file is written and
-  /// closed. Throws EnvironmentError.
+  /// Syncs, renames, syncs the directory. Requires: the file is closed. Throws EnvironmentError.
   void publish();
   /// Keeps the file: it was renamed or belongs to another process.
   void release() noexcept { path_.clear(); }
@@ -50,7 +41,7 @@ class TemporaryFile {
   std::filesystem::path path_;
 };
 
-/// As publish_file() for files that a library writes: `write` writes and closes the temporary path.
+/// As publish_file(): `write` must write and close the temporary path.
 void publish_with(const std::filesystem::path& path,
                   const std::function<void(const std::filesystem::path&)>& write);
 /// The halves of publish_with(), for two-step commits.

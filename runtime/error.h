@@ -1,7 +1,6 @@
 #pragma once
 
-/// Typed errors; `main` turns them into exit codes. A message is one line: what happened, where,
-/// how to fix it.
+/// Typed errors; `main` maps them to exit codes. A message is one line: what, where, how to fix it.
 
 #include <source_location>
 #include <stdexcept>
@@ -67,8 +66,7 @@ struct Interrupted : Error {
   explicit Interrupted(const std::string& message) : Error(ExitCode::interrupted, message) {}
 };
 
-/// Throws InternalError naming the caller's location if `condition` is false. For invariants, not
-/// for user input.
+/// Throws InternalError with the caller's location. For invariants, not for user input.
 void expect(bool condition, const std::string& what,
             std::source_location where = std::source_location::current());
 inline void expect(bool condition, const char* what,

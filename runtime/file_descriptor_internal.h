@@ -1,7 +1,5 @@
 #pragma once
 
-/// System calls shared by writing, reading, hashing and appending.
-
 #include <cstddef>
 #include <filesystem>
 #include <functional>

@@ -1,7 +1,6 @@
 #pragma once
 
-/// Memory-mapped files. Read errors (I/O error, shortened file) raise SIGBUS instead of returning a
-/// code.
+/// Memory-mapped files: an I/O error or a shortened file raises SIGBUS.
 
 #include <cstddef>
 #include <filesystem>

@@ -1,7 +1,5 @@
 #pragma once
 
-/// Identifiers shared by all modules.
-
 #include <cstdint>
 
 namespace jforge {

@@ -15,11 +15,9 @@
 
 namespace jforge {
 
-/// Sets up the process-wide logger. Call once, before threads start. Level: "debug", "info",
-/// "warn", "error".
+/// Call once, before threads start. Level: "debug", "info", "warn", "error".
 void initialise_log(Rank rank, const std::string& console_level = "info");
-/// Adds the rank's log file under `directory`, which it creates if missing. Throws
-/// EnvironmentError.
+/// Adds the rank's file under `directory`, created if missing. Throws EnvironmentError.
 void add_log_file(const std::filesystem::path& directory);
 /// Sets the phase shown in every line ("start", "generate round 1", …). Thread-safe.
 void set_log_phase(const std::string& phase);

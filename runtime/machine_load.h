@@ -1,7 +1,5 @@
 #pragma once
 
-/// Conditions of a speed measurement.
-
 #include <filesystem>
 #include <optional>
 #include <string>

@@ -24,8 +24,7 @@ class PhaseClock {
     std::int64_t tokens = 0;      ///< Last count() in this phase.
     std::int64_t forwards = 0;
 
-    /// The watchdog's limit. A waiting rank gets twice the time, so that the rank that it waits for
-    /// is reported first.
+    /// A waiting rank gets twice the time, so that the rank that it waits for is reported first.
     [[nodiscard]] double limit_seconds() const {
       return deadline_seconds * (waiting ? kWaitingPatience : 1);
     }
@@ -40,7 +39,6 @@ class PhaseClock {
   /// Makes note_progress() and WaitingForOthers on the calling thread use this clock.
   void follow_this_thread() noexcept;
 
-  /// Owner named in messages.
   void set_owner(std::string owner);
   /// Deadline between signs of progress for phases without their own; 0: none.
   void set_deadline(double seconds);

@@ -43,15 +43,12 @@ class RangeReader {
   int descriptor_;
 };
 
-/// A network file system may show another host's file late: NFS caches a directory for up to 60 s
-/// (acdirmax, unless mounted otherwise).
+/// NFS may show another host's file up to 60 s late (acdirmax, unless mounted otherwise).
 inline constexpr double kPublicationWaitSeconds = 75;
-/// Returns kPublicationWaitSeconds, or 0 on a local file system (ext, xfs, btrfs, tmpfs, …), which
-/// shows files at once.
+/// 0 on a local file system (ext, xfs, btrfs, tmpfs, …), else kPublicationWaitSeconds.
 [[nodiscard]] double publication_wait_seconds(const std::filesystem::path& path);
-/// Waits until `path` can be opened. Retries ENOENT for `wait_seconds`, and ESTALE (a handle that
-/// the server dropped) for at least kPublicationWaitSeconds. Throws as read_file(), with the time
-/// waited.
+/// Waits until `path` opens: `wait_seconds` while it is absent, at least kPublicationWaitSeconds on
+/// ESTALE (the server dropped a handle). Throws as read_file().
 void await_file(const std::filesystem::path& path, double wait_seconds);
 /// Waits publication_wait_seconds(path).
 void await_file(const std::filesystem::path& path);

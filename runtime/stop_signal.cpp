@@ -18,8 +18,7 @@ void ask_to_stop(int /*signal*/) { stop_flag.store(true); }
 void ask_to_stop_or_end(int signal) {
   stop_flag.store(true);
   if (ending_signals.fetch_add(1) > 0) {
-    // The default action shows the parent the true cause; it takes effect after the handler
-    // returns.
+    // The default action, taken after the return, shows the parent the true cause.
     std::signal(signal, SIG_DFL);
     std::raise(signal);
   }

@@ -39,8 +39,7 @@ void refuse_broken_seal(std::string_view text, const std::string& name);
 
 /// Throws DataError unless the file has an intact seal.
 std::string verify_sealed(const std::filesystem::path& path);
-/// Checks every line of a log, naming the line. A last line without newline, left by a kill, is not
-/// damage.
+/// Checks every line of a log. A last line without newline, left by a kill, is not damage.
 void verify_sealed_lines(const std::filesystem::path& path);
 
 }  // namespace jforge

@@ -137,8 +137,7 @@ void combine_in_rank_order(std::span<const T* const> inputs, T* output, std::siz
   if (inputs.size() == 2) {
     const T* const first = inputs[0];
     const T* const second = inputs[1];
-    // Element i is read before it is written and no other element touches it, even if output is an
-    // input.
+    // Each element is read before it is written, even if output is an input.
 #pragma GCC ivdep
     for (std::size_t i = 0; i < elements; ++i) {
       output[i] = narrowed<T>(combine(widened(first[i]), widened(second[i])));
@@ -195,8 +194,7 @@ void reduce_piece(Handle& handle, ReduceLists<T>& lists, T* output, Combine comb
 template <class T, class Combine>
 class RingReducer {
  public:
-  /// Rank r's block is lists.blocks[r], of lists.lengths[r] elements. `output` gets this rank's
-  /// result and may be its block.
+  /// `output` gets this rank's result and may be its own block.
   RingReducer(Handle& handle, const ReduceLists<T>& lists, T* output, Combine combine)
       : handle_(handle),
         lists_(lists),
@@ -293,7 +291,7 @@ class RingReducer {
       return;
     }
     T* const result = output_ + unit.begin;
-    // Element i is read before it is written, even if the result is in the own block.
+    // Each element is read before it is written, even if the result is in the own block.
 #pragma GCC ivdep
     for (std::size_t i = 0; i < count; ++i) {
       result[i] = narrowed<T>(combine_(partial[i], widened(own[i])));

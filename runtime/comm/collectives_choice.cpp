@@ -52,8 +52,7 @@ Obstacle find_obstacle(const Communicator& comm) {
   throw error;
 }
 
-/// Collective. Returns why tensors go through host memory; empty if NCCL works. Throws
-/// EnvironmentError if `choice` forbids it.
+/// Collective. Empty if NCCL works. Throws EnvironmentError if `choice` forbids host memory.
 std::string reason_for_host_memory(const Communicator& comm, CollectivesChoice choice) {
   const Obstacle obstacle = find_obstacle(comm);
   if (obstacle.reason.empty()) {

@@ -14,11 +14,9 @@
 
 namespace jforge::detail {
 
-/// Moves a tensor through two page-locked buffers in pieces of about kMessageBytes: one piece comes
-/// from the device while the previous one travels and the one before goes back. A piece holds the
-/// same part of every rank's block, so sums keep the order stated in collectives.h. Calls return
-/// when the results are on the device. For one thread at a time, not necessarily the constructing
-/// one.
+/// Pipelines pieces of about kMessageBytes through two page-locked buffers. A piece holds the same
+/// part of every rank's block, so sums keep the order stated in collectives.h. Calls return when
+/// the results are on the device. For one thread at a time.
 class DeviceStaging {
  public:
   /// For the device that the calling thread has selected.
@@ -36,8 +34,7 @@ class DeviceStaging {
   void broadcast(const Communicator& comm, const TensorView& values, Rank root);
 
  private:
-  /// Blocks [first, first + count) of a piece, which are copied from or to `tensor` and are all
-  /// that it holds.
+  /// Blocks [first, first + count) of a piece: all that `tensor` holds.
   template <class View>
   struct Side {
     View tensor;

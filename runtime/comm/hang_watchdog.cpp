@@ -53,8 +53,7 @@ std::string describe_hang(const PhaseClock::Reading& reading) {
 
 [[noreturn]] void end_process(const PhaseClock::Reading& reading) {
   const std::string message = describe_hang(reading) + "; ending this process with code 70";
-  // The hung thread may hold the log's lock (a dead network disk), so the exit waits for the log
-  // for two seconds at most.
+  // The hung thread may hold the log's lock (a dead network disk), so the log gets two seconds.
   std::promise<void> written;
   auto done = written.get_future();
   try {

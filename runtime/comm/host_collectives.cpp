@@ -37,8 +37,7 @@ struct Shared {
   std::uint64_t unfinished = 0;
 };
 
-/// `shared->mutex` guards `done` and `failure`. The rest belongs to the caller until the operation
-/// is queued, then to the communication thread until it is done.
+/// `shared->mutex` guards `done` and `failure`; the thread owns the rest while it is queued.
 struct Operation final : Event::Source {
   explicit Operation(std::shared_ptr<Shared> with) : shared(std::move(with)) {}
   [[nodiscard]] bool reached(std::uint64_t place) const override;
@@ -150,8 +149,7 @@ class HostCollectives final : public Collectives {
       queue_ = make_inline_queue();
       return;
     }
-    // Threads select devices separately: without this, waiting would create a context on another
-    // rank's device.
+    // Devices are selected per thread: a mere wait would create a context on the default one.
     std::optional<int> device;
     if (waits_for == Device::cuda) {
       device = selected_cuda_device();
@@ -262,8 +260,7 @@ class HostCollectives final : public Collectives {
     }
   }
 
-  /// Marks the current exception cut_off(), because other ranks wait for data that this thread no
-  /// longer sends.
+  /// Marks the current exception cut_off(): other ranks wait for what is no longer sent.
   static std::exception_ptr cut_off() noexcept {
     try {
       throw;

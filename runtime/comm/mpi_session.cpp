@@ -35,8 +35,7 @@ double mpi_limit_seconds() {
   return seconds;
 }
 
-/// With OMP_WAIT_POLICY=passive the job shares its cores: a spinning MPI wait would take them from
-/// the ranks that it waits for.
+/// Passive: the job shares its cores, which a spinning wait would take from the awaited ranks.
 bool passive_waits_asked_for() {
   const char* const policy = std::getenv("OMP_WAIT_POLICY");
   return policy != nullptr && ::strcasecmp(policy, "passive") == 0;
@@ -47,8 +46,7 @@ MpiSession::MpiSession(int* argc, char*** argv) : limit_seconds_(mpi_limit_secon
   clock_.follow_this_thread();
   clock_.set_deadline(limit_seconds_);
   clock_.enter("start MPI");
-  // Without mpirun, Open MPI would start a daemon, which needs ssh; this program starts no further
-  // processes. Ignored under mpirun and srun.
+  // Without mpirun, Open MPI would start a daemon, which needs ssh. Ignored under mpirun and srun.
   ::setenv("OMPI_MCA_ess_singleton_isolated", "true", 0);
   int provided = MPI_THREAD_SINGLE;
   if (MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {

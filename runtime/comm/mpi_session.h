@@ -38,8 +38,7 @@ class Communicator {
   /// Collective. Frees the handle.
   void close();
 
-  /// Returns at once; close() waits until receivers have taken all messages. For one thread at a
-  /// time per communicator.
+  /// Returns at once; close() waits for the receivers. For one thread at a time.
   void send(Rank destination, int tag, std::span<const std::byte> payload) const;
   /// Returns one waiting message from any rank, or nothing; never blocks (MPI_Improbe).
   [[nodiscard]] std::optional<ReceivedMessage> try_receive() const;

@@ -68,8 +68,7 @@ class NcclComm {
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
 
-  /// Runs `call(communicator)` and waits until NCCL has accepted it. After a failure always throws
-  /// CommError.
+  /// Waits until NCCL has accepted `call(communicator)`. After a failure always throws CommError.
   template <class Call>
   void issue(std::string_view what, const Call& call,
              std::source_location where = std::source_location::current()) {
@@ -98,8 +97,7 @@ class NcclComm {
     return !failure_.empty();
   }
 
-  /// Aborts after an asynchronous error, so that waiting callers wake up and throw. Never waits,
-  /// because the watchdog calls it.
+  /// Aborts after an asynchronous error, which wakes waiting callers. Never waits itself.
   void look(std::source_location where = std::source_location::current()) noexcept {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock || comm_ == nullptr) {
@@ -144,8 +142,7 @@ class NcclComm {
     }
   }
 
-  /// Returns the state of the communicator's calls; a failed query counts as an error. Requires:
-  /// mutex_ is held.
+  /// A failed query counts as an error. Requires: mutex_ is held.
   [[nodiscard]] ncclResult_t asynchronous_result() const {
     ncclResult_t result = ncclSuccess;
     const ncclResult_t asked = nccl_.comm_get_async_error(comm_, &result);

@@ -12,14 +12,12 @@ namespace jforge {
 namespace {
 
 constexpr const char* kName = "libnccl.so.2";
-/// 2.19.1: communicators that begin and end without blocking (2.18) and that another thread may
-/// abort.
+/// 2.19.1: non-blocking communicators (2.18) that another thread may abort.
 constexpr int kOldest = 21901;
 
 NcclLibrary open_library() {
   NcclLibrary nccl;
-  // NVLink switches give sums other bits from call to call, so a continued run would differ. The
-  // user's setting takes precedence.
+  // NVLink-switch sums vary between calls, so continued runs would differ. The user may override.
   ::setenv("NCCL_NVLS_ENABLE", "0", 0);
   void* const handle = ::dlopen(kName, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {

@@ -1,7 +1,6 @@
 #pragma once
 
-/// libnccl, opened on first use, so that the program also runs without it or without a device. Only
-/// for runtime/comm/nccl_*.
+/// libnccl, opened on first use, so that programs run without it. Only for runtime/comm/nccl_*.
 
 #include <nccl.h>
 

@@ -60,8 +60,7 @@ class Collectives {
   [[nodiscard]] virtual Queue& queue() noexcept = 0;
   /// In place.
   virtual Work all_reduce_sum(TensorView values) = 0;
-  /// output [n] = this rank's block of the sum of all inputs [n · size()], or in place in that
-  /// block.
+  /// output [n] = this rank's block of the sum of all inputs [n · size()]; may be that input block.
   virtual Work reduce_scatter_sum(TensorView input, TensorView output) = 0;
   /// output [n · size()] = all inputs [n] in rank order; input may be this rank's block of output.
   virtual Work all_gather(ConstTensorView input, TensorView output) = 0;
@@ -96,8 +95,7 @@ class Collectives {
 [[nodiscard]] std::unique_ptr<Collectives> make_nccl_collectives(const Communicator& comm);
 /// Returns one line why this process cannot use NCCL; empty if it can.
 [[nodiscard]] std::string nccl_problem();
-/// Returns the known problem of a libnccl version (ncclGetVersion), if any. Only in builds with
-/// NCCL's header.
+/// Known problem of a libnccl version, if any. Only in builds with NCCL's header.
 [[nodiscard]] std::string nccl_version_problem(int version);
 
 /// train.collectives: transport of device tensors.

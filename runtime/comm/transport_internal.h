@@ -1,7 +1,6 @@
 #pragma once
 
-/// Byte transport between ranks. Everything above it is shared, so that MPI ranks and virtual ranks
-/// compute equal bits.
+/// Byte transport. All else is shared, so that MPI ranks and virtual ranks compute equal bits.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,8 +15,7 @@
 
 namespace jforge {
 
-/// One rank's end of a communicator. For one thread at a time, except abandon(). Every call throws
-/// CommError.
+/// A rank's end of a communicator, for one thread at a time except abandon(). Throws CommError.
 struct Communicator::Handle {
   struct Outgoing {
     Rank to = 0;
@@ -44,9 +42,8 @@ struct Communicator::Handle {
   /// For collective checks.
   std::int64_t sequence = 0;
 
-  /// Starts at most one send to and one receive from each other rank; finish() waits for them.
-  /// Blocks must stay valid until then. Peers must post the same blocks and sizes in the same
-  /// order.
+  /// Starts at most one send to and one receive from each other rank; blocks must stay valid until
+  /// finish(). Peers must post the same blocks and sizes in the same order.
   virtual void post(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming) = 0;
   virtual void finish() = 0;
   void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming) {
@@ -71,8 +68,8 @@ struct Communicator::Handle {
   /// Collective.
   [[nodiscard]] virtual HostPlace place_on_host() = 0;
 
-  /// Makes every wait, also of later duplicates, sleep between polls: for threads beside arithmetic
-  /// and ranks that share cores. All ranks must call it.
+  /// Makes waits, also of later duplicates, sleep between polls and so share cores. All ranks must
+  /// call it.
   virtual void wait_politely() {}
   /// Thread-safe. A running and every later wait of a polite handle throws CommError.
   virtual void abandon() noexcept = 0;

@@ -31,8 +31,7 @@ struct PeerEnded : CommError {
 
 class Group;
 
-/// Shared by all ranks of a run. The lock guards it and its groups; blocks are copied outside of
-/// it.
+/// Shared by all ranks of a run. The lock does not cover the copying of blocks.
 struct SharedWorld {
   explicit SharedWorld(int ranks) : ended(static_cast<std::size_t>(ranks), false) {}
   void end(Rank rank, bool by_exception);
@@ -191,8 +190,7 @@ class VirtualHandle final : public Handle {
  private:
   [[nodiscard]] SharedWorld& world() const noexcept { return group_->world; }
 
-  /// Takes blocks that have come. Returns true when all have come and all sent ones are taken;
-  /// throws if that has become impossible.
+  /// Takes blocks that have come. Returns whether the exchange is done; throws if it never can be.
   bool advance(std::unique_lock<std::mutex>& lock) {
     for (;;) {
       const auto there = std::find_if(incoming_.begin(), incoming_.end(), [&](const auto& block) {

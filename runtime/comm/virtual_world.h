@@ -1,7 +1,6 @@
 #pragma once
 
-/// Ranks as threads of one process, without MPI, for tests. Collectives run the same code as over
-/// MPI and give the same bits.
+/// Ranks as threads of one process, for tests: the same collectives and bits as over MPI.
 
 #include <cstddef>
 #include <cstdint>

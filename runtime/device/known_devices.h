@@ -1,7 +1,6 @@
 #pragma once
 
-/// Data sheets of accelerators, for plans without the device (--dry-run --device-plan) and for
-/// benchmarks.
+/// Data sheets of accelerators, for --dry-run --device-plan and for benchmarks.
 
 #include <array>
 #include <cstddef>

@@ -12,8 +12,7 @@
 
 namespace jforge {
 
-/// Something that happens once, such as the end of a collective. Copyable and thread-safe. An empty
-/// event has happened.
+/// Happens once, such as a collective's end. Copyable, thread-safe; an empty event has happened.
 class Event {
  public:
   /// `place` distinguishes the events of a source.
@@ -60,9 +59,8 @@ class Queue {
 
 class HostQueue : public Queue {
  public:
-  /// Runs `function` after all work queued so far. It must not throw (std::terminate) and must not
-  /// wait for this queue. A warm queue does not allocate if std::function stores the function in
-  /// place.
+  /// Runs `function` after all queued work. It must not throw or wait for this queue. A warm queue
+  /// does not allocate if std::function stores it in place.
   virtual void run(std::function<void()> function) = 0;
 };
 

@@ -29,12 +29,10 @@ inline constexpr std::size_t kMemoryUses = 9;
 /// "weights", "key/value", …
 [[nodiscard]] const char* memory_use_name(MemoryUse use) noexcept;
 
-/// Counts live and peak bytes of its buffers, in total and by use. Thread-safe. Must outlive its
-/// buffers.
+/// Counts its buffers' live and peak bytes. Thread-safe. Must outlive its buffers.
 class MemoryAccount {
  public:
-  /// `count_only`: buffers get inaccessible addresses, to count what a shape takes without the
-  /// memory for it.
+  /// `count_only`: inaccessible addresses, to count what a shape takes without the memory for it.
   enum class Backing : std::uint8_t { memory, count_only };
   explicit MemoryAccount(std::string name, Backing backing = Backing::memory)
       : name_(std::move(name)), backing_(backing) {}

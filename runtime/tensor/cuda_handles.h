@@ -26,8 +26,7 @@ void expect_live_device(const char* what,
 /// " at FILE:LINE", for error messages.
 [[nodiscard]] std::string at_place(const std::source_location& where);
 
-/// Throws EnvironmentError, with advice, if the calling thread's device is below the kernels'
-/// compute capability 8.0.
+/// Throws EnvironmentError, with advice, below the kernels' compute capability 8.0.
 void expect_capability();
 
 /// Maximum of a block on the calling thread's device, in bytes.

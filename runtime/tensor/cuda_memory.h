@@ -1,7 +1,6 @@
 #pragma once
 
-/// Device memory without CUDA's headers. In a CPU-only build, functions that need a device throw
-/// EnvironmentError with advice.
+/// Device memory without CUDA's headers. CPU-only builds throw EnvironmentError with advice.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,13 +11,11 @@
 
 namespace jforge {
 
-/// Whether this binary was built with -DJFORGE_CUDA=ON.
 [[nodiscard]] bool built_with_cuda() noexcept;
 
 struct CudaDevices {
   int count = 0;  ///< Usable by this process.
-  /// One line why existing devices cannot be used; empty if there are usable ones, or no driver or
-  /// device.
+  /// One line why existing devices cannot be used; otherwise empty.
   std::string problem;
 };
 [[nodiscard]] CudaDevices find_cuda_devices();
@@ -32,27 +29,23 @@ struct CudaDevices {
 /// UUID of the selected device; parts of a divided device have their own.
 [[nodiscard]] std::string cuda_device_uuid();
 
-/// Bus address of the selected device, as NCCL distinguishes devices; parts of a divided device
-/// share it.
+/// Bus address, by which NCCL identifies devices; parts of a divided device share it.
 [[nodiscard]] std::string cuda_device_place();
 
 /// Throws EnvironmentError, with reason and advice, unless cuda_device_count() > 0.
 void expect_cuda_device();
 
-/// Selects the calling thread's device, for buffers and kernels. Throws EnvironmentError if there
-/// is no such device.
+/// Selects the calling thread's device. Throws EnvironmentError if there is none of that index.
 void select_cuda_device(int index);
 
-/// Calls under Buffer and copy_tensor(). Each follows all work that this process issued before on
-/// the selected device, and has ended when it returns. Not allowed while a stream is being
-/// captured.
+/// Each call follows all work that this process issued before on the selected device, and has ended
+/// when it returns. Not allowed during a stream's capture.
 namespace cuda_memory {
 /// Zeroed memory of the selected device; null if there is not enough. Other failures throw.
 [[nodiscard]] std::byte* allocate(std::size_t bytes);
 /// Uninitialised page-locked host memory; null if there is not enough.
 [[nodiscard]] std::byte* allocate_pinned(std::size_t bytes);
-/// Frees after all work issued before, without waiting. Never throws, because destructors call it,
-/// also after a device failure.
+/// Frees after all earlier work, without waiting. Never throws: destructors call it after failures.
 void free(std::byte* data) noexcept;
 /// Waits for the selected device. Never throws.
 void free_pinned(std::byte* data) noexcept;
@@ -60,8 +53,7 @@ void zero(void* data, std::size_t bytes);
 void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes);
 /// Bytes that the selected device can still give, if known.
 [[nodiscard]] std::optional<std::uint64_t> available();
-/// Returns unused pooled memory to the driver, for other users such as libraries. Waits for pending
-/// frees. Never throws.
+/// Returns unused pooled memory to the driver. Waits for pending frees. Never throws.
 void give_back_unused() noexcept;
 /// " (1.2 GiB of 80.0 GiB free on the device)"; empty if unknown.
 [[nodiscard]] std::string free_memory_note();

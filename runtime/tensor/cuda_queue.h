@@ -11,8 +11,7 @@ namespace jforge {
 /// The calling thread's device (select_cuda_device).
 [[nodiscard]] int selected_cuda_device();
 
-/// A stream of the selected device. Copies between it and page-locked memory run beside kernels and
-/// the host.
+/// Copies between the selected device and page-locked memory run beside kernels and the host.
 [[nodiscard]] std::unique_ptr<Queue> make_cuda_queue();
 
 }  // namespace jforge
