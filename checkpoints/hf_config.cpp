@@ -278,10 +278,8 @@ TransformerConfig read_hf_config(const fs::path& model_directory) {
       size && (config.num_heads < 1 || *size * config.num_heads != config.hidden_size)) {
     config.own_head_size = size;
   }
-  for (const auto& [key, value] : kMultipliers) {
-    if (family.multipliers) {
-      config.multipliers.*value = file.find(key) == nullptr ? 1 : file.number(key);
-    }
+  for (const auto& [key, value] : family.multipliers) {
+    config.multipliers.*value = file.find(key) == nullptr ? 1 : file.number(key);
   }
   if (family.some_layers_without_rope) {
     config.layers_without_rope = read_layers_without_rope(file, config.num_layers);

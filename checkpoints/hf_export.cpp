@@ -134,10 +134,8 @@ OrderedJson new_config(const TransformerConfig& config) {
       root["no_rope_layers"].push_back(rope.scaling == RotaryScaling::off ? 0 : 1);
     }
   }
-  for (const auto& [key, value] : kMultipliers) {
-    if (family.multipliers) {
-      root[key] = config.multipliers.*value;
-    }
+  for (const auto& [key, value] : family.multipliers) {
+    root[key] = config.multipliers.*value;
   }
   if (!config.eos_ids.empty()) {
     root["eos_token_id"] = eos_json(config);

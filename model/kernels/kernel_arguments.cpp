@@ -179,8 +179,9 @@ bool RotaryTable::grow(std::int64_t needed) {
   for (std::int64_t position = positions; position < grown; ++position) {
     for (std::int64_t i = 0; i < half; ++i) {
       const double angle = static_cast<double>(position) * frequencies[static_cast<std::size_t>(i)];
-      cosines[static_cast<std::size_t>(position * half + i)] = static_cast<float>(settings.scale * std::cos(angle));
-      sines[static_cast<std::size_t>(position * half + i)] = static_cast<float>(settings.scale * std::sin(angle));
+      const auto at = static_cast<std::size_t>(position * half + i);
+      cosines[at] = static_cast<float>(settings.scale * std::cos(angle));
+      sines[at] = static_cast<float>(settings.scale * std::sin(angle));
     }
   }
   positions = grown;

@@ -23,51 +23,38 @@ namespace {
 
 constexpr std::int32_t kDefaultMaxRows = 1024;
 
-/// One layer ready for decoding.
 struct LayerWeights {
-  /// Norms and biases, in place in the flat vector, or copies if the kernels compute elsewhere;
-  /// empty if layers have none.
+  /// Norms and biases: in the caller's vector, or copies. Empty if layers have none.
   PerLayerWeight<ConstTensorView> vectors;
   PerLayerWeight<std::unique_ptr<PackedWeight>> matrices;
 };
 
-/// Works of a plan (DecodePlan::run).
+/// Steps of DecodePlan::run().
 constexpr std::int32_t kPrediction = 0;
 constexpr std::int32_t kHiddenStates = 1;
 
-/// Elements of a row in each buffer of a Workspace.
-struct RowElements {
-  RowElements(const LayerPlan& plan, WeightStorage weights, Device device)
-      : activation(activation_type(weights, device)),
-        hidden(plan.hidden),
-        query(plan.query),
-        key_value(plan.key_value),
-        wide(plan.wide) {}
-  /// Bytes of one row: residual stream, branch, queries, keys and values are float32; normed rows,
-  /// attention's output and the three wide tensors have the activation type.
-  [[nodiscard]] std::size_t bytes() const {
-    return storage_bytes(2 * hidden + query + 2 * key_value, DType::float32) +
-           storage_bytes(hidden + query + 3 * wide, activation);
-  }
+/// Returns the bytes of a row in a Workspace's buffers. Stream, output, queries, keys and values
+/// are float32.
+std::size_t row_bytes(const LayerPlan& plan, DType activation) {
+  return storage_bytes(2 * plan.hidden + plan.query + 2 * plan.key_value, DType::float32) +
+         storage_bytes(plan.hidden + plan.query + 3 * plan.wide, activation) + sizeof(TokenId);
+}
 
-  DType activation;
-  std::int64_t hidden, query, key_value, wide;
-};
-
-/// What a chunk of rows needs while it passes through the layers; allocated once for max_rows.
+/// What a chunk of rows needs on its way through the layers, allocated once for max_rows.
 struct Workspace {
-  Workspace(const RowElements& of_row, std::int64_t max_rows, MemoryAccount& account, Device device)
-      : activation(of_row.activation),
-        stream(make(max_rows * of_row.hidden, DType::float32, account, device)),
-        branch(make(max_rows * of_row.hidden, DType::float32, account, device)),
-        normed(make(max_rows * of_row.hidden, activation, account, device)),
-        q(make(max_rows * of_row.query, DType::float32, account, device)),
-        k(make(max_rows * of_row.key_value, DType::float32, account, device)),
-        v(make(max_rows * of_row.key_value, DType::float32, account, device)),
-        attention(make(max_rows * of_row.query, activation, account, device)),
-        gate(make(max_rows * of_row.wide, activation, account, device)),
-        up(make(max_rows * of_row.wide, activation, account, device)),
-        activated(make(max_rows * of_row.wide, activation, account, device)),
+  Workspace(const LayerPlan& plan, DType type, std::int64_t max_rows, MemoryAccount& account,
+            Device device)
+      : activation(type),
+        stream(make(max_rows * plan.hidden, DType::float32, account, device)),
+        branch(make(max_rows * plan.hidden, DType::float32, account, device)),
+        normed(make(max_rows * plan.hidden, activation, account, device)),
+        q(make(max_rows * plan.query, DType::float32, account, device)),
+        k(make(max_rows * plan.key_value, DType::float32, account, device)),
+        v(make(max_rows * plan.key_value, DType::float32, account, device)),
+        attention(make(max_rows * plan.query, activation, account, device)),
+        gate(make(max_rows * plan.wide, activation, account, device)),
+        up(make(max_rows * plan.wide, activation, account, device)),
+        activated(make(max_rows * plan.wide, activation, account, device)),
         chosen(static_cast<std::size_t>(max_rows) * sizeof(TokenId), account, device,
                MemoryUse::activations) {
     tokens.reserve(static_cast<std::size_t>(max_rows));
@@ -82,24 +69,21 @@ struct Workspace {
     return buffer.view(activation, shape);
   }
 
-  DType activation;  ///< Of what products and SwiGLU read.
-  Buffer stream;     ///< [M, C] residual stream.
-  Buffer branch;     ///< [M, C]: what is added to it.
-  Buffer normed;     ///< [M, C]
-  Buffer q;          ///< [M, H, D]
-  Buffer k;          ///< [M, Hkv, D]
-  Buffer v;          ///< [M, Hkv, D]
-  Buffer attention;  ///< [M, H, D]
-  Buffer gate;       ///< [M, F]
-  Buffer up;         ///< [M, F]
-  Buffer activated;  ///< [M, F]
-  Buffer chosen;     ///< [M] tokens, int32.
+  DType activation;            ///< Type of what products and SwiGLU read.
+  Buffer stream;               ///< [M, C] residual stream.
+  Buffer branch;               ///< [M, C] A sublayer's output.
+  Buffer normed;               ///< [M, C]
+  Buffer q;                    ///< [M, H, D]
+  Buffer k, v;                 ///< [M, Hkv, D]
+  Buffer attention;            ///< [M, H, D]
+  Buffer gate, up, activated;  ///< [M, F]
+  Buffer chosen;               ///< [M] tokens, int32.
   std::vector<TokenId> tokens;
   std::vector<CacheRow> places;
-  std::vector<std::int32_t> kept;  ///< Rows that go on through the last layer.
+  std::vector<std::int32_t> kept;  ///< Rows that want output.
 };
 
-/// The keys or values of a layer.
+/// Returns the shape of a layer's keys, and of its values.
 Shape cache_shape(const AttentionHeads& heads, std::int64_t pages) {
   return {pages, kCachePageRows, heads.key_heads, heads.size};
 }
@@ -122,8 +106,7 @@ struct InferenceTransformer::State {
   void next_sublayer(const ConstTensorView& norm_after, const ConstTensorView& norm_before,
                      std::int64_t rows);
   void choose_tokens();
-  /// take(begin, logits [m, V]) of the kept rows begin … begin + m − 1, no more than kLogitsRows at
-  /// once. They are its own to overwrite.
+  /// Calls take(begin, logits [m, V]) for kept rows begin … begin + m − 1; it may overwrite them.
   template <class Take>
   void each_logits(std::int64_t wanted, const Take& take) {
     const std::int64_t vocabulary = config.vocabulary_size;
@@ -140,8 +123,8 @@ struct InferenceTransformer::State {
     }
   }
 
-  /// Runs `rows` in chunks. `step()` computes what is planned; `emit(first, wanted)` is called
-  /// behind it for the wanted rows first … first + wanted of the whole call.
+  /// Runs `rows` in chunks: step() computes one, emit(first, wanted) then takes its wanted rows,
+  /// counted over the whole call.
   template <class Step, class Emit>
   void run(std::span<const DecodeRow> rows, const Step& step, const Emit& emit) {
     check_rows(rows);
@@ -157,7 +140,7 @@ struct InferenceTransformer::State {
       done += wanted;
     }
   }
-  /// Hidden states after the final norm of the rows that were kept, and what their plan added.
+  /// Returns the final hidden states of the kept rows and of rows that the plan added.
   [[nodiscard]] TensorView hidden() const {
     return work.of(work.normed, {plan->num_rows(DecodeRows::kept), config.hidden_size});
   }
@@ -167,26 +150,26 @@ struct InferenceTransformer::State {
   const Options options;
   KernelSet& kernels;
   MemoryAccount& account;
-  std::vector<Buffer> copies;  ///< Parameters that must lie on the kernels' device.
+  std::vector<Buffer> copies;  ///< Of parameters that lie elsewhere.
   ConstTensorView embedding;
   ConstTensorView final_norm;
   std::vector<LayerWeights> layers;
   std::unique_ptr<PackedWeight> head;
-  std::vector<Buffer> cache_memory;  ///< Keys and values of each layer in turn.
+  std::vector<Buffer> cache_memory;  ///< Keys, values of each layer.
   std::vector<LayerCache> cache;
   CachePages pages;
   Workspace work;
-  std::unique_ptr<DecodePlan> plan;      ///< Of the present chunk.
+  std::unique_ptr<DecodePlan> plan;      ///< Of the chunk.
   std::unique_ptr<DecodePlan> branches;  ///< Of keep_branches().
-  Buffer logits;       ///< [kLogitsRows, V], from the first call that needs them on.
-  Buffer host_logits;  ///< The same in host memory, where the kernels compute on a device.
-  std::vector<std::int32_t> filled;   ///< Per slot: positions that hold keys.
-  std::vector<std::int32_t> checked;  ///< Per slot: last position seen in this call, −1 for none.
+  Buffer logits;                         ///< [kLogitsRows, V] Allocated when first needed.
+  Buffer host_logits;                 ///< The same on the host, if the kernels compute elsewhere.
+  std::vector<std::int32_t> filled;   ///< [slots] Positions that hold keys.
+  std::vector<std::int32_t> checked;  ///< [slots] Last position in this call; −1: none.
 };
 
 namespace {
 
-/// Pages of a slot that is full.
+/// Returns the pages of a full slot.
 std::int64_t slot_pages(const InferenceTransformer::Options& options) {
   return cache_pages(options.slot_capacity, options.branch_rows);
 }
@@ -208,12 +191,10 @@ InferenceTransformer::Options resolve(InferenceTransformer::Options options) {
   return options;
 }
 
-/// A device keeps a rounded model's embeddings rounded, too.
 DType embedding_type(WeightStorage weights, Device device) { return cache_type(weights, device); }
 
-/// A model is on one device as a whole while it decodes. Where that has not the memory even for one
-/// sequence, it is said before anything is loaded, and not by the tensor that was one too many.
-/// Nothing that might fit is refused: matrices that stay as they are may prove to be bfloat16.
+/// Throws EnvironmentError before anything is loaded if the device cannot hold the model and one
+/// sequence. Matrices stored automatically count as bfloat16, since they may prove to be.
 void expect_room(const TransformerConfig& config, bool embedding_is_there, const KernelSet& kernels,
                  const MemoryAccount& account, InferenceTransformer::Options options) {
   expect_heads(kernels.device(), LayerPlan(config).heads);
@@ -266,7 +247,8 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
       kernels(set),
       account(memory),
       pages(options.cache_pages, options.num_slots, slot_pages(options)),
-      work({layer_plan, options.weights, set.device()}, options.max_rows, account, set.device()),
+      work(layer_plan, activation_type(options.weights, set.device()), options.max_rows, account,
+           set.device()),
       plan(set.make_decode_plan(layer_plan.heads, cache_type(options.weights, set.device()),
                                 options.max_rows, account)),
       branches(set.make_decode_plan(layer_plan.heads, plan->cache_type(), 0, account)),
@@ -276,7 +258,7 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
   const auto view = [&](const ParameterEntry* entry,
                         DType type = DType::float32) -> ConstTensorView {
     if (entry == nullptr) {
-      return {};  // a bias or norm that the model has not
+      return {};
     }
     const ConstTensorView found = read(*entry);
     if (stays && found.device() == kernels.device() && found.dtype() == type) {
@@ -301,7 +283,7 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
     }
     using enum LayerWeight;
     const bool bias = layer[q_bias] != nullptr;
-    // In the order in which attend() names them.
+    // In attend()'s order.
     matrices[k] = pack(layer[k], {.bias = bias, .group_rows = group_rows});
     matrices[v] = pack(layer[v], {.bias = bias, .after = matrices[k].get()});
     matrices[q] = pack(layer[q], {.bias = bias, .after = matrices[v].get()});
@@ -313,8 +295,8 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
   allocate_cache();
 }
 
-/// A device with less memory than asked for gets a smaller cache, down to one full slot: sequences
-/// begin as pages come free, and no result depends on how many are decoded together.
+/// Makes the cache smaller, down to one full slot, if the device lacks memory. This changes no
+/// result: sequences wait until pages are free.
 void InferenceTransformer::State::allocate_cache() {
   const auto page = static_cast<double>(cache_bytes(config, 1, plan->cache_type()));
   const std::int64_t fewest = slot_pages(options);
@@ -323,12 +305,12 @@ void InferenceTransformer::State::allocate_cache() {
   const auto available = [&] {
     return kernels.device() == Device::cpu ? std::nullopt : cuda_memory::available();
   };
-  // What kernels, logits and drafts take when passes begin, some 200 MB of a large model.
+  // Memory left for passes, which take about 200 MB for a large model.
   constexpr double kMostLeft = 512e6;
   constexpr double kShareLeft = 0.125;
   const auto left = [&](double free) { return std::min(kMostLeft, kShareLeft * free); };
   for (;;) {
-    std::int64_t most = count - 1;  // Of the next try.
+    std::int64_t most = count - 1;
     const Shape shape = cache_shape(layer_plan.heads, count);
     const std::size_t bytes = storage_bytes(shape.elements(), plan->cache_type());
     try {
@@ -359,7 +341,7 @@ void InferenceTransformer::State::allocate_cache() {
       if (shortage.empty()) {
         shortage = error.what();
       }
-      most = count * 7 / 8;  // Other ranks may take from the same memory.
+      most = count * 7 / 8;  // Other ranks may use the same memory.
     }
     cache.clear();
     cache_memory.clear();
@@ -376,7 +358,7 @@ void InferenceTransformer::State::allocate_cache() {
   }
 }
 
-/// A float32 copy where the kernels compute.
+/// Copies a parameter to where the kernels compute.
 TensorView InferenceTransformer::State::copy_as(DType type, const ConstTensorView& parameter) {
   const Buffer& memory = copies.emplace_back(storage_bytes(parameter.elements(), type), account,
                                              kernels.device(), MemoryUse::weights);
@@ -389,7 +371,7 @@ TensorView InferenceTransformer::State::copy_as(DType type, const ConstTensorVie
     kernels.convert(parameter, copy);
     return copy;
   }
-  // On the host in pieces, so that no second copy of all of it is ever there.
+  // In pieces, so that the host never holds a second copy.
   constexpr std::int64_t kPieceElements = 1 << 20;
   const std::int64_t rows = parameter.dim(0);
   const std::int64_t step = std::max<std::int64_t>(
@@ -426,7 +408,7 @@ void InferenceTransformer::State::check_rows(std::span<const DecodeRow> rows) {
     expect(row.place.position <= filled[slot], "decoding row leaves a gap in its slot");
     pages.provide(row.place.slot, row.place.position / kCachePageRows);
     checked[slot] = row.place.position;
-    // Position 0 begins a new sequence: what the slot held before may no longer be attended to.
+    // Position 0 begins a new sequence.
     filled[slot] = row.place.position == 0 ? 1 : std::max(filled[slot], row.place.position + 1);
   }
 }
@@ -444,9 +426,8 @@ void InferenceTransformer::State::check_branch_row(const DecodeRow& row,
   expect(place.position == place.fork || continues, "rows of an alternative are not adjacent");
 }
 
-/// From the layer's normed input on. After the last layer's keys and values are made only rows that
-/// want output go on, moved to the front. Keys and values are of all rows, attention of those of
-/// `which`.
+/// Makes keys and values of all rows, and attention's output of those of `which`. In the last layer
+/// these are the rows that want output, moved to the front.
 void InferenceTransformer::State::attend(const LayerWeights& layer, std::size_t index,
                                          DecodeRows which) {
   const std::int64_t all = plan->num_rows(DecodeRows::all);
@@ -468,7 +449,7 @@ void InferenceTransformer::State::attend(const LayerWeights& layer, std::size_t 
     kernels.keep_rows(*plan, work.q.floats({all, layer_plan.query}));
   }
   HeadNorms norms{vectors[q_norm], vectors[k_norm], layer_plan.epsilon};
-  if (!norms.q.empty() && norms.q.elements() != heads.size) {  // They are not of single heads.
+  if (!norms.q.empty() && norms.q.elements() != heads.size) {  // Over all heads of a row.
     const TensorView flat_queries = work.q.floats(flat);
     kernels.rms_norm(flat_queries, norms.q, norms.epsilon, flat_queries, {});
     kernels.rms_norm(work.k.floats(flat_keys), norms.k, norms.epsilon, work.k.floats(flat_keys),
@@ -499,8 +480,8 @@ void InferenceTransformer::State::feed_forward(const LayerWeights& layer, std::i
                            work.branch.floats({rows, config.hidden_size}));
 }
 
-/// Adds a sublayer's result, after its norm if there is one, to the residual stream, and makes the
-/// next one's input of that.
+/// Adds a sublayer's output, normed if there is a norm, to the residual stream and makes the next
+/// sublayer's input of it.
 void InferenceTransformer::State::next_sublayer(const ConstTensorView& norm_after,
                                                 const ConstTensorView& norm_before,
                                                 std::int64_t rows) {
@@ -537,7 +518,7 @@ void InferenceTransformer::State::plan_chunk(std::span<const DecodeRow> rows) {
                 .padded = options.replay});
 }
 
-/// Takes the planned rows through the layers, and those that are kept through the final norm.
+/// Computes the final hidden states of the kept rows.
 void InferenceTransformer::State::forward() {
   const Shape all{plan->num_rows(DecodeRows::all), layer_plan.hidden};
   const TensorView stream = work.stream.floats(all);
@@ -571,7 +552,7 @@ void InferenceTransformer::State::forward() {
   }
 }
 
-/// Of the kept rows: their predictions.
+/// Computes the predictions of the kept rows.
 void InferenceTransformer::State::choose_tokens() {
   forward();
   const TensorView last = hidden();
@@ -719,15 +700,15 @@ std::size_t InferenceTransformer::bytes(const TransformerConfig& config, Options
   if (device != Device::cpu) {
     floats += plan.hidden + plan.num_layers() * plan.elements(1);
   }
-  const RowElements row(plan, chosen.weights, device);
-  if (row.activation == DType::bfloat16) {
+  const DType activation = activation_type(chosen.weights, device);
+  if (activation == DType::bfloat16) {
     floats += std::min<std::int64_t>(chosen.max_rows, kDeviceArgmaxRows) * config.vocabulary_size;
   }
   return embedding_bytes(config, chosen.weights, device) +
          static_cast<std::size_t>(packed) *
              (rounds(chosen.weights) ? sizeof(BFloat16) : sizeof(float)) +
          static_cast<std::size_t>(floats) * sizeof(float) +
-         static_cast<std::size_t>(chosen.max_rows) * (row.bytes() + sizeof(TokenId)) +
+         static_cast<std::size_t>(chosen.max_rows) * row_bytes(plan, activation) +
          cache_bytes(config, chosen.cache_pages, cache_type(chosen.weights, device));
 }
 

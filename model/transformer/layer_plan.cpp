@@ -19,8 +19,8 @@ LayerPlan::LayerPlan(const TransformerConfig& config)
       query(heads.heads * heads.size),
       key_value(heads.key_heads * heads.size),
       epsilon(static_cast<float>(config.rms_norm_eps)),
-      stream_epsilon(static_cast<float>(config.rms_norm_eps / (config.multipliers.residual *
-                                                               config.multipliers.residual))),
+      stream_epsilon(
+          static_cast<float>(config.rms_norm_eps / std::pow(config.multipliers.residual, 2))),
       embedding_factor(
           static_cast<float>(config.multipliers.embedding / config.multipliers.residual)),
       hidden_factor(static_cast<float>(1 / config.multipliers.logits)),
@@ -29,8 +29,7 @@ LayerPlan::LayerPlan(const TransformerConfig& config)
     rope[static_cast<std::size_t>(layer)] = {.scaling = RotaryScaling::off};
   }
   if (const double attention = config.multipliers.attention; attention != 0) {
-    // Queries and keys take half each of what kernels, which multiply by 1 / √D, lack.
-    for (RotarySettings& one : rope) {
+    for (RotarySettings& one : rope) {  // Scales queries and keys; kernels multiply by 1 / √D.
       one.scale = std::sqrt(attention * std::sqrt(static_cast<double>(heads.size)));
     }
   }

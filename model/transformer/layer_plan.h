@@ -1,8 +1,8 @@
 #pragma once
 
-/// What the layers of a model consist of, described once. The parameter table, both transformers,
-/// the planner and the exporter read it, so that a new dense family is a row of family_traits() and
-/// at most one new kind here.
+/// The one description of a model's layers. The parameter table, both transformers, the planner and
+/// the exporter read it: a new dense family is a row of family_traits() and at most a new kind
+/// here.
 
 #include <array>
 #include <cstdint>
@@ -16,9 +16,10 @@
 
 namespace jforge {
 
-/// Every weight that a layer can have; each family has some of them.
+/// The weights that a layer can have. A sublayer's norm comes before its input or after its output;
+/// no layer has `none`.
 enum class LayerWeight : std::uint8_t {
-  attention_norm,  ///< Before the projections of queries, keys and values.
+  attention_norm,
   q,
   q_bias,
   k,
@@ -28,13 +29,13 @@ enum class LayerWeight : std::uint8_t {
   q_norm,
   k_norm,
   o,
-  attention_output_norm,  ///< After o.
-  feed_forward_norm,      ///< Before gate and up.
+  attention_output_norm,
+  feed_forward_norm,
   gate,
   up,
   down,
-  feed_forward_output_norm,  ///< After down.
-  none                       ///< No layer has it.
+  feed_forward_output_norm,
+  none
 };
 
 /// One value for each LayerWeight.
@@ -66,21 +67,21 @@ struct LayerPlan {
   std::int64_t hidden;  ///< C
   std::int64_t wide;    ///< F
   AttentionHeads heads;
-  std::int64_t query;                  ///< H · D
-  std::int64_t key_value;              ///< Hkv · D
-  float epsilon;         ///< Of RMS norms, but for those of the residual stream.
-  float stream_epsilon;  ///< Of those.
-  /// Of embeddings. The residual stream is kept divided by the residual multiplier: its norms see
-  /// no difference if their epsilon is divided by the multiplier's square.
-  float embedding_factor;
-  float hidden_factor;  ///< Of what the last norm leaves, for logits are divided.
-  std::vector<RotarySettings> rope;    ///< Of each layer; scaled so that attention is as it multiplies.
-  std::vector<PlannedWeight> weights;  ///< Of one layer, in the order of the flat vector.
+  std::int64_t query;      ///< H · D
+  std::int64_t key_value;  ///< Hkv · D
+  float epsilon;           ///< Of RMS norms other than the residual stream's.
+  /// The residual stream is stored divided by the residual multiplier, so that a sublayer's output
+  /// is added as it is. This epsilon, divided by the multiplier's square, gives the same norms.
+  float stream_epsilon;
+  float embedding_factor;              ///< Multiplies embeddings.
+  float hidden_factor;                 ///< Multiplies the final norm's output, to scale the logits.
+  std::vector<RotarySettings> rope;    ///< [L] Scaled by the attention multiplier.
+  std::vector<PlannedWeight> weights;  ///< Of each layer, in the order of the flat vector.
 
   [[nodiscard]] std::int64_t num_layers() const { return std::ssize(rope); }
-  /// Returns the number of elements in one layer's matrices (rank 2) or norms and biases (rank 1).
+  /// Returns the elements of one layer's matrices (rank 2), or of its norms and biases (rank 1).
   [[nodiscard]] std::int64_t elements(int rank) const;
-  /// Returns the weight's number of elements, 0 if layers have no such weight.
+  /// Returns 0 if layers have no such weight.
   [[nodiscard]] std::int64_t elements(LayerWeight weight) const;
 };
 

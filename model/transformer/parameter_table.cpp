@@ -9,7 +9,7 @@
 namespace jforge {
 namespace {
 
-/// Elements to which a shard's length is rounded: one cache line of float32.
+/// Shards are whole cache lines of float32.
 constexpr std::int64_t kShardGranule = 16;
 
 }  // namespace
@@ -62,18 +62,6 @@ const ParameterEntry& ParameterTable::entry(std::string_view name) const {
     throw InternalError(fmt::format("the model has no parameter named {}", name));
   }
   return *found;
-}
-
-TensorView ParameterTable::tensor(const TensorView& flat, std::string_view name) const {
-  expect(flat.elements() == flat_size_, "the flat vector's size differs from the table's");
-  const ParameterEntry& found = entry(name);
-  return {flat.data<float>() + found.offset, DType::float32, found.shape, flat.device()};
-}
-
-ConstTensorView ParameterTable::tensor(const ConstTensorView& flat, std::string_view name) const {
-  expect(flat.elements() == flat_size_, "the flat vector's size differs from the table's");
-  const ParameterEntry& found = entry(name);
-  return {flat.data<float>() + found.offset, DType::float32, found.shape, flat.device()};
 }
 
 ParameterTable::Range ParameterTable::shard_range(std::int32_t group, int shard) const {

@@ -13,71 +13,65 @@
 namespace jforge {
 namespace {
 
-/// Queries or keys, and what backward needs of the norm over them if there is one.
+/// Queries or keys and, if they are normed, what backward needs of that.
 struct Heads {
-  TensorView rotated;      ///< [T, heads, D] as attention takes them.
-  TensorView projected;    ///< [T, heads, D] as the projection left them; empty without a norm.
-  TensorView inverse_rms;  ///< One for each row that is normed.
+  TensorView rotated;      ///< [T, heads, D] Attention's operand.
+  TensorView projected;    ///< [T, heads, D] Before the norm.
+  TensorView inverse_rms;  ///< [rows that are normed]
 
-  /// `heads` [T, heads, D] as the rows that are normed.
+  /// Returns `heads` [T, heads, D] as the rows that are normed.
   [[nodiscard]] TensorView rows(const TensorView& heads) const {
     const std::int64_t count = inverse_rms.dim(0);
     return heads.reshaped({count, heads.elements() / count});
   }
 };
 
-/// What backward needs of a sublayer's ends. A sublayer adds
-/// norm_after(product(norm_before(stream))) to the residual stream; either norm may be missing.
+/// What backward needs of a sublayer's norms, either of which may be missing.
 struct SublayerEnds {
-  TensorView input;        ///< [T, C] after the norm before it.
-  TensorView inverse_rms;  ///< [T]
-  TensorView branch;       ///< [T, C] before the norm after it, as branch_inverse_rms [T]; both
-  TensorView branch_inverse_rms;  ///< empty without that norm.
+  TensorView input;               ///< [T, C] After the norm before it.
+  TensorView inverse_rms;         ///< [T]
+  TensorView output;              ///< [T, C] Before the norm after it; empty without one.
+  TensorView output_inverse_rms;  ///< [T]
 };
 
-/// What backward needs of a layer beside its input and output. In the compute type, except inverse
-/// roots, log-sums and the residual stream: those add up and are float32.
+/// What backward needs of a layer besides its input and output, in the compute type; inverse RMS,
+/// log-sums and the residual stream are float32.
 struct LayerActivations {
   SublayerEnds attention_ends;
-  Heads q;                 ///< H heads.
-  Heads k;                 ///< Hkv heads.
+  Heads q, k;
   TensorView v;            ///< [T, Hkv, D]
   TensorView attention;    ///< [T, H, D]
   TensorView log_sum_exp;  ///< [T, H]
-  TensorView middle;       ///< [T, C] residual stream after attention.
+  TensorView middle;       ///< [T, C] Residual stream after attention.
   SublayerEnds feed_forward_ends;
-  TensorView gate;       ///< [T, F]
-  TensorView up;         ///< [T, F]
-  TensorView activated;  ///< [T, F]
+  TensorView gate, up, activated;  ///< [T, F]
 };
 
-/// Gradients in flight; reused by every layer.
+/// Gradients that every layer reuses.
 struct Gradients {
   TensorView residual;   ///< [T, C] float32
-  TensorView branch;     ///< [T, C] of a sublayer's product, as an operand; empty if that is
-                         ///< `residual` as it is.
-  TensorView normed;     ///< [T, C] of a sublayer's input.
+  TensorView output;     ///< [T, C] Of a sublayer's last product; empty if `residual` is that.
+  TensorView input;      ///< [T, C] Of a sublayer's input.
   TensorView q;          ///< [T, H, D]
-  TensorView k;          ///< [T, Hkv, D]
-  TensorView v;          ///< [T, Hkv, D]
+  TensorView k, v;       ///< [T, Hkv, D]
   TensorView attention;  ///< [T, H, D]
-  TensorView gate;       ///< [T, F]
-  TensorView up;         ///< [T, F]
-  TensorView activated;  ///< [T, F]
+  TensorView gate, up, activated;  ///< [T, F]
 };
 
-/// Weights at a sublayer's ends.
+/// A sublayer adds norm_after(product(… norm_before(stream))) to the residual stream.
 struct Sublayer {
+  SublayerEnds LayerActivations::*ends;
   LayerWeight norm_before;
   LayerWeight product;
   LayerWeight norm_after;
 };
-constexpr Sublayer kAttention{LayerWeight::attention_norm, LayerWeight::o,
-                              LayerWeight::attention_output_norm};
-constexpr Sublayer kFeedForward{LayerWeight::feed_forward_norm, LayerWeight::down,
+constexpr Sublayer kAttention{&LayerActivations::attention_ends, LayerWeight::attention_norm,
+                              LayerWeight::o, LayerWeight::attention_output_norm};
+constexpr Sublayer kFeedForward{&LayerActivations::feed_forward_ends,
+                                LayerWeight::feed_forward_norm, LayerWeight::down,
                                 LayerWeight::feed_forward_output_norm};
 
-/// Hands out consecutive, cache-line aligned tensors of one block; without a block it only counts.
+/// Cuts cache-line aligned tensors out of a block; without a block it only counts.
 class Carver {
  public:
   Carver(std::byte* base, Device device) : base_(base), device_(device) {}
@@ -100,7 +94,6 @@ TensorView matrix(const TensorView& heads) {
   return heads.reshaped({heads.dim(0), heads.dim(1) * heads.dim(2)});
 }
 
-/// Gradient of a borrowed group.
 class OpenGradient {
  public:
   OpenGradient(GradientSink& sink, const ParameterTable& table, std::int32_t group)
@@ -109,13 +102,13 @@ class OpenGradient {
         offset_(table.groups()[static_cast<std::size_t>(group)].offset),
         view_(sink.open(group)),
         undefined_(sink.undefined(group)) {}
-  /// Zeroes what is undefined, so that gradients can be added.
+  /// Zeroes an uninitialised gradient.
   void clear(Queue& queue) const {
     if (undefined_) {
       queue.zero(view_);
     }
   }
-  /// The same for all but matrices, for which products_add() says what is to be done.
+  /// The same without matrices, which products write unless products_add().
   void clear_between_matrices(Queue& queue, const ParameterTable& table) const {
     if (!undefined_) {
       return;
@@ -135,7 +128,7 @@ class OpenGradient {
     clear_up_to(view_.elements());
   }
   [[nodiscard]] bool products_add() const noexcept { return !undefined_; }
-  /// The tensor of an entry of this group, empty for none.
+  /// Returns an empty view for nullptr.
   [[nodiscard]] TensorView operator()(const ParameterEntry* entry) const {
     return entry == nullptr ? TensorView() : tensor_in_group(view_, offset_, *entry);
   }
@@ -149,7 +142,7 @@ class OpenGradient {
   bool undefined_;
 };
 
-/// A layer's part of a pass: its weights on loan, its activations and, in backward, its gradients.
+/// A layer in a pass: its weights on loan, activations and, in backward, gradients.
 struct LayerPass {
   std::size_t layer;
   const BorrowedGroup& borrowed;
@@ -158,7 +151,7 @@ struct LayerPass {
   const OpenGradient* gradients = nullptr;
 
   [[nodiscard]] bool has(LayerWeight weight) const { return entries[weight] != nullptr; }
-  /// Empty if the layer has no such weight, as gradient().
+  /// This and gradient() return an empty view if layers have no such weight.
   [[nodiscard]] ConstTensorView operator()(LayerWeight weight) const {
     return borrowed(entries[weight]);
   }
@@ -167,7 +160,7 @@ struct LayerPass {
   }
 };
 
-/// The activations of a packed batch in one block.
+/// The activations of a packed batch, in one block.
 struct Activations {
   Activations(const TransformerConfig& config, TrainingTransformer::Options options)
       : layer_plan(config),
@@ -190,7 +183,7 @@ struct Activations {
   const LayerPlan layer_plan;
   DType compute;
   bool forward_only;
-  /// [L + 1] of [T, C]: every layer's input, then the last output. Forward only, two take turns.
+  /// [L + 1] of [T, C]: layers' inputs, then the last output. With forward_only, two alternate.
   std::vector<TensorView> residual;
   std::vector<LayerActivations> activations;
   TensorView final_inverse_rms;  ///< [T]
@@ -225,26 +218,27 @@ struct TrainingTransformer::State : Activations {
   }
   void project_heads(const LayerPass& pass, LayerWeight weight, LayerWeight bias, LayerWeight norm,
                      const Heads& heads);
-  void norm_stream(const TensorView& lacking, const TensorView& stream,
-                   const ConstTensorView& weight, const TensorView& y,
-                   const TensorView& inverse_rms);
-  void begin_sublayer(const LayerPass& pass, const Sublayer& sublayer, const TensorView& lacking,
-                      const TensorView& stream, const SublayerEnds& ends);
+  void begin_sublayer(const TensorView& lacking, const TensorView& stream,
+                      const ConstTensorView& norm, const TensorView& input,
+                      const TensorView& inverse_rms);
   void end_sublayer(const LayerPass& pass, const Sublayer& sublayer, const TensorView& x,
-                    const SublayerEnds& ends, const TensorView& result);
+                    const TensorView& result);
   void forward_attention(const LayerPass& pass, const TensorView& lacking);
   void forward_mlp(const LayerPass& pass);
   void end_mlp(const LayerPass& pass, const TensorView& result) {
-    end_sublayer(pass, kFeedForward, pass.kept.activated, pass.kept.feed_forward_ends, result);
+    end_sublayer(pass, kFeedForward, pass.kept.activated, result);
   }
   void backward_product(const LayerPass& pass, LayerWeight weight, LayerWeight bias,
                         const TensorView& y_gradient, const TensorView& x,
-                        const TensorView& x_gradient, bool accumulate);
-  void backward_sublayer_end(const LayerPass& pass, const Sublayer& sublayer,
-                             const SublayerEnds& ends, const TensorView& x,
+                        const TensorView& x_gradient, bool accumulate) {
+    kernels.linear_backward_weight(y_gradient, x, pass.gradient(weight), pass.gradient(bias),
+                                   pass.gradients->products_add());
+    kernels.linear_backward_input(y_gradient, pass(weight), x_gradient, accumulate);
+  }
+  void backward_sublayer_end(const LayerPass& pass, const Sublayer& sublayer, const TensorView& x,
                              const TensorView& x_gradient);
   void backward_sublayer_begin(const LayerPass& pass, const Sublayer& sublayer,
-                               const SublayerEnds& ends, const TensorView& stream);
+                               const TensorView& stream);
   void backward_mlp(const LayerPass& pass);
   void backward_attention(const LayerPass& pass);
 
@@ -275,8 +269,8 @@ void Activations::carve(Carver& carver, std::int64_t num_rows) {
   const auto take_ends = [&](const Sublayer& sublayer) {
     SublayerEnds ends{take(stream), take_sums({num_rows}), {}, {}};
     if (layer_plan.elements(sublayer.norm_after) > 0) {
-      ends.branch = take(stream);
-      ends.branch_inverse_rms = take_sums({num_rows});
+      ends.output = take(stream);
+      ends.output_inverse_rms = take_sums({num_rows});
     }
     return ends;
   };
@@ -304,8 +298,8 @@ void Activations::carve(Carver& carver, std::int64_t num_rows) {
   const bool converts =
       compute != DType::float32 || layer_plan.elements(LayerWeight::attention_output_norm) > 0;
   gradient = {.residual = take_sums(stream),
-              .branch = converts ? take(stream) : TensorView(),
-              .normed = take(stream),
+              .output = converts ? take(stream) : TensorView(),
+              .input = take(stream),
               .q = take(query),
               .k = take(key_value),
               .v = take(key_value),
@@ -318,7 +312,7 @@ void Activations::carve(Carver& carver, std::int64_t num_rows) {
 void TrainingTransformer::State::reserve(std::int64_t num_rows) {
   const std::size_t needed = bytes(num_rows);
   if (needed > buffer.bytes()) {
-    buffer = Buffer();  // The old block goes first: the peak is one block, not two.
+    buffer = Buffer();  // Frees the old block first.
     buffer = Buffer(needed, account, kernels.device(), MemoryUse::activations);
   }
   if (num_rows > 0) {
@@ -340,7 +334,6 @@ void TrainingTransformer::State::check(const PackedBatch& batch) const {
   }
 }
 
-/// Projects a layer's input to heads, norms them if there is a norm.
 void TrainingTransformer::State::project_heads(const LayerPass& pass, LayerWeight weight,
                                                LayerWeight bias, LayerWeight norm,
                                                const Heads& heads) {
@@ -352,128 +345,116 @@ void TrainingTransformer::State::project_heads(const LayerPass& pass, LayerWeigh
   }
 }
 
-/// Norms the residual stream after adding what it still lacks, if anything.
-void TrainingTransformer::State::norm_stream(const TensorView& lacking, const TensorView& stream,
-                                             const ConstTensorView& weight, const TensorView& y,
-                                             const TensorView& inverse_rms) {
-  if (lacking.empty()) {
-    kernels.rms_norm(stream, weight, layer_plan.stream_epsilon, y, inverse_rms);
-  } else {
-    kernels.add_rms_norm(lacking, stream, weight, layer_plan.stream_epsilon, y, inverse_rms);
-  }
-}
-
-/// Makes a sublayer's input from the residual stream after adding what it still lacks, if anything.
-void TrainingTransformer::State::begin_sublayer(const LayerPass& pass, const Sublayer& sublayer,
-                                                const TensorView& lacking, const TensorView& stream,
-                                                const SublayerEnds& ends) {
-  if (pass.has(sublayer.norm_before)) {
-    norm_stream(lacking, stream, pass(sublayer.norm_before), ends.input, ends.inverse_rms);
+/// Adds `lacking`, if any, to the residual stream and makes a sublayer's input of it, by `norm` if
+/// there is one.
+void TrainingTransformer::State::begin_sublayer(const TensorView& lacking, const TensorView& stream,
+                                                const ConstTensorView& norm,
+                                                const TensorView& input,
+                                                const TensorView& inverse_rms) {
+  if (!norm.empty() && !lacking.empty()) {
+    kernels.add_rms_norm(lacking, stream, norm, layer_plan.stream_epsilon, input, inverse_rms);
     return;
   }
   if (!lacking.empty()) {
     kernels.add(lacking, stream);
   }
-  kernels.convert(stream, ends.input);
-}
-
-/// Writes what the sublayer adds to the residual stream. `x` is what its last product takes.
-void TrainingTransformer::State::end_sublayer(const LayerPass& pass, const Sublayer& sublayer,
-                                              const TensorView& x, const SublayerEnds& ends,
-                                              const TensorView& result) {
-  const bool normed = pass.has(sublayer.norm_after);
-  kernels.linear(x, pass(sublayer.product), {}, normed ? ends.branch : result);
-  if (normed) {
-    kernels.rms_norm(ends.branch, pass(sublayer.norm_after), layer_plan.epsilon, result,
-                     ends.branch_inverse_rms);
+  if (norm.empty()) {
+    kernels.convert(stream, input);
+  } else {
+    kernels.rms_norm(stream, norm, layer_plan.stream_epsilon, input, inverse_rms);
   }
 }
 
-/// `lacking` is what residual[layer] still lacks, empty if it is complete. Leaves in `middle` what
-/// attention adds to it.
+/// Writes the sublayer's output; its last product takes `x`.
+void TrainingTransformer::State::end_sublayer(const LayerPass& pass, const Sublayer& sublayer,
+                                              const TensorView& x, const TensorView& result) {
+  const SublayerEnds& ends = pass.kept.*sublayer.ends;
+  const bool normed = pass.has(sublayer.norm_after);
+  kernels.linear(x, pass(sublayer.product), {}, normed ? ends.output : result);
+  if (normed) {
+    kernels.rms_norm(ends.output, pass(sublayer.norm_after), layer_plan.epsilon, result,
+                     ends.output_inverse_rms);
+  }
+}
+
+/// Leaves in `middle` the output alone: forward_mlp() adds the stream.
 void TrainingTransformer::State::forward_attention(const LayerPass& pass,
                                                    const TensorView& lacking) {
   const LayerActivations& kept = pass.kept;
-  begin_sublayer(pass, kAttention, lacking, residual[pass.layer], kept.attention_ends);
+  const SublayerEnds& ends = kept.attention_ends;
   using enum LayerWeight;
+  begin_sublayer(lacking, residual[pass.layer], pass(attention_norm), ends.input, ends.inverse_rms);
   project_heads(pass, q, q_bias, q_norm, kept.q);
   project_heads(pass, k, k_bias, k_norm, kept.k);
-  kernels.linear(kept.attention_ends.input, pass(v), pass(v_bias), matrix(kept.v));
+  kernels.linear(ends.input, pass(v), pass(v_bias), matrix(kept.v));
   kernels.rotary(kept.q.rotated, kept.k.rotated, plan->rows(), layer_plan.rope[pass.layer]);
   kernels.packed_attention(*plan, kept.q.rotated, kept.k.rotated, kept.v, kept.attention,
                            kept.log_sum_exp);
-  end_sublayer(pass, kAttention, matrix(kept.attention), kept.attention_ends, kept.middle);
+  end_sublayer(pass, kAttention, matrix(kept.attention), kept.middle);
 }
 
-/// Up to the activated rows: end_mlp() makes a residual of them, which checkpointing keeps.
+/// Without end_mlp(), whose result checkpointing keeps.
 void TrainingTransformer::State::forward_mlp(const LayerPass& pass) {
   const LayerActivations& kept = pass.kept;
-  begin_sublayer(pass, kFeedForward, residual[pass.layer], kept.middle, kept.feed_forward_ends);
-  kernels.linear(kept.feed_forward_ends.input, pass(LayerWeight::gate), {}, kept.gate);
-  kernels.linear(kept.feed_forward_ends.input, pass(LayerWeight::up), {}, kept.up);
+  const SublayerEnds& ends = kept.feed_forward_ends;
+  using enum LayerWeight;
+  begin_sublayer(residual[pass.layer], kept.middle, pass(feed_forward_norm), ends.input,
+                 ends.inverse_rms);
+  kernels.linear(ends.input, pass(gate), {}, kept.gate);
+  kernels.linear(ends.input, pass(up), {}, kept.up);
   kernels.swiglu(kept.gate, kept.up, kept.activated);
 }
 
-/// Gradients of a product and its bias, if there is one.
-void TrainingTransformer::State::backward_product(const LayerPass& pass, LayerWeight weight,
-                                                  LayerWeight bias, const TensorView& y_gradient,
-                                                  const TensorView& x, const TensorView& x_gradient,
-                                                  bool accumulate) {
-  kernels.linear_backward_weight(y_gradient, x, pass.gradient(weight), pass.gradient(bias),
-                                 pass.gradients->products_add());
-  kernels.linear_backward_input(y_gradient, pass(weight), x_gradient, accumulate);
-}
-
-/// From the residual stream's gradient as it is now to that of `x`.
+/// Backward of end_sublayer(), from the residual stream's gradient.
 void TrainingTransformer::State::backward_sublayer_end(const LayerPass& pass,
                                                        const Sublayer& sublayer,
-                                                       const SublayerEnds& ends,
                                                        const TensorView& x,
                                                        const TensorView& x_gradient) {
-  const TensorView& branch = gradient.branch.empty() ? gradient.residual : gradient.branch;
+  const SublayerEnds& ends = pass.kept.*sublayer.ends;
+  const TensorView& output = gradient.output.empty() ? gradient.residual : gradient.output;
   if (pass.has(sublayer.norm_after)) {
-    kernels.queue().zero(branch);
-    kernels.rms_norm_backward(gradient.residual, ends.branch, pass(sublayer.norm_after),
-                              ends.branch_inverse_rms, branch, pass.gradient(sublayer.norm_after));
-  } else if (!gradient.branch.empty()) {
-    kernels.convert(gradient.residual, branch);
+    kernels.queue().zero(output);
+    kernels.rms_norm_backward(gradient.residual, ends.output, pass(sublayer.norm_after),
+                              ends.output_inverse_rms, output, pass.gradient(sublayer.norm_after));
+  } else if (!gradient.output.empty()) {
+    kernels.convert(gradient.residual, output);
   }
-  backward_product(pass, sublayer.product, LayerWeight::none, branch, x, x_gradient, false);
+  backward_product(pass, sublayer.product, LayerWeight::none, output, x, x_gradient, false);
 }
 
-/// Adds the gradient of a sublayer's input, gradient.normed, to the residual stream's.
+/// Adds the gradient of the sublayer's input to the residual stream's.
 void TrainingTransformer::State::backward_sublayer_begin(const LayerPass& pass,
                                                          const Sublayer& sublayer,
-                                                         const SublayerEnds& ends,
                                                          const TensorView& stream) {
   if (pass.has(sublayer.norm_before)) {
-    kernels.rms_norm_backward(gradient.normed, stream, pass(sublayer.norm_before), ends.inverse_rms,
-                              gradient.residual, pass.gradient(sublayer.norm_before));
+    kernels.rms_norm_backward(gradient.input, stream, pass(sublayer.norm_before),
+                              (pass.kept.*sublayer.ends).inverse_rms, gradient.residual,
+                              pass.gradient(sublayer.norm_before));
   } else {
-    kernels.add(gradient.normed, gradient.residual);
+    kernels.add(gradient.input, gradient.residual);
   }
 }
 
 void TrainingTransformer::State::backward_mlp(const LayerPass& pass) {
   const LayerActivations& kept = pass.kept;
   const SublayerEnds& ends = kept.feed_forward_ends;
-  backward_sublayer_end(pass, kFeedForward, ends, kept.activated, gradient.activated);
+  backward_sublayer_end(pass, kFeedForward, kept.activated, gradient.activated);
   kernels.swiglu_backward(gradient.activated, kept.gate, kept.up, gradient.gate, gradient.up);
   using enum LayerWeight;
-  backward_product(pass, gate, none, gradient.gate, ends.input, gradient.normed, false);
-  backward_product(pass, up, none, gradient.up, ends.input, gradient.normed, true);
-  backward_sublayer_begin(pass, kFeedForward, ends, kept.middle);
+  backward_product(pass, gate, none, gradient.gate, ends.input, gradient.input, false);
+  backward_product(pass, up, none, gradient.up, ends.input, gradient.input, true);
+  backward_sublayer_begin(pass, kFeedForward, kept.middle);
 }
 
 void TrainingTransformer::State::backward_attention(const LayerPass& pass) {
   const LayerActivations& kept = pass.kept;
   const SublayerEnds& ends = kept.attention_ends;
-  backward_sublayer_end(pass, kAttention, ends, matrix(kept.attention), matrix(gradient.attention));
+  backward_sublayer_end(pass, kAttention, matrix(kept.attention), matrix(gradient.attention));
   kernels.packed_attention_backward(*plan, gradient.attention, kept.q.rotated, kept.k.rotated,
                                     kept.v, kept.attention, kept.log_sum_exp, gradient.q,
                                     gradient.k, gradient.v);
   kernels.rotary_backward(gradient.q, gradient.k, plan->rows(), layer_plan.rope[pass.layer]);
-  // Attention's own gradient has been used: its place serves those before the norms.
+  // Reuses the memory of attention's gradient, which is used up.
   const auto before_norm = [&](const TensorView& normed_gradient, const Heads& heads,
                                LayerWeight norm) {
     if (!pass.has(norm)) {
@@ -488,14 +469,14 @@ void TrainingTransformer::State::backward_attention(const LayerPass& pass) {
   };
   const auto projection = [&](const TensorView& heads_gradient, LayerWeight weight,
                               LayerWeight bias, bool accumulate) {
-    backward_product(pass, weight, bias, matrix(heads_gradient), ends.input, gradient.normed,
+    backward_product(pass, weight, bias, matrix(heads_gradient), ends.input, gradient.input,
                      accumulate);
   };
   using enum LayerWeight;
   projection(before_norm(gradient.q, kept.q, q_norm), q, q_bias, false);
   projection(before_norm(gradient.k, kept.k, k_norm), k, k_bias, true);
   projection(gradient.v, v, v_bias, true);
-  backward_sublayer_begin(pass, kAttention, ends, residual[pass.layer]);
+  backward_sublayer_begin(pass, kAttention, residual[pass.layer]);
 }
 
 TrainingTransformer::TrainingTransformer(const TransformerConfig& config,
@@ -520,7 +501,7 @@ ConstTensorView TrainingTransformer::forward(const PackedBatch& batch,
   state.check(batch);
   state.plan->assign(batch);
   state.reserve(batch.layout.num_rows);
-  const bool work = state.rows > 0;  // A rank without samples still takes part in gathering.
+  const bool work = state.rows > 0;  // A rank without samples still borrows, for collectives.
   {
     const BorrowedGroup borrowed(parameters, state.table, model.embedding->group);
     if (work) {
@@ -528,7 +509,7 @@ ConstTensorView TrainingTransformer::forward(const PackedBatch& batch,
       state.scale(state.residual[0], state.layer_plan.embedding_factor);
     }
   }
-  // A layer's output lacks the stream before its last sublayer until the next one begins.
+  // What the present residual does not hold yet: the next norm adds it in the same pass.
   TensorView lacking;
   for (std::size_t layer = 0; layer < model.layers.size(); ++layer) {
     const BorrowedGroup borrowed(parameters, state.table, model.layers[layer].group);
@@ -545,8 +526,8 @@ ConstTensorView TrainingTransformer::forward(const PackedBatch& batch,
   if (!work) {
     return {};
   }
-  state.norm_stream(lacking, state.residual.back(), borrowed(model.final_norm), state.hidden,
-                    state.final_inverse_rms);
+  state.begin_sublayer(lacking, state.residual.back(), borrowed(model.final_norm), state.hidden,
+                       state.final_inverse_rms);
   state.scale(state.hidden, state.layer_plan.hidden_factor);
   return state.hidden;
 }
@@ -562,7 +543,7 @@ void TrainingTransformer::loss_and_backward(ParameterSource& parameters, const L
   const bool work = state.rows > 0;
   const bool tied = model.head == model.embedding;
 
-  std::optional<OpenGradient> embedding;  // With a tied head it is open from first to last.
+  std::optional<OpenGradient> embedding;  // A tied head's is open throughout.
   {
     std::optional<BorrowedGroup> teacher_head;
     if (teacher.parameters != nullptr) {
@@ -586,10 +567,10 @@ void TrainingTransformer::loss_and_backward(ParameterSource& parameters, const L
       }
       state.kernels.vocabulary_loss(*state.plan, state.hidden,
                                     (tied ? *tied_head : borrowed)(model.head), with_teacher,
-                                    gradient.normed, (tied ? *embedding : head)(model.head));
-      state.scale(gradient.normed, state.layer_plan.hidden_factor);
+                                    gradient.input, (tied ? *embedding : head)(model.head));
+      state.scale(gradient.input, state.layer_plan.hidden_factor);
       state.kernels.queue().zero(gradient.residual);
-      state.kernels.rms_norm_backward(gradient.normed, state.residual.back(),
+      state.kernels.rms_norm_backward(gradient.input, state.residual.back(),
                                       borrowed(model.final_norm), state.final_inverse_rms,
                                       gradient.residual, head(model.final_norm));
     }
@@ -609,7 +590,7 @@ void TrainingTransformer::loss_and_backward(ParameterSource& parameters, const L
         state.forward_attention(pass, {});
         state.forward_mlp(pass);
         if (pass.has(kFeedForward.norm_after)) {
-          state.end_mlp(pass, gradient.normed);  // For what that norm's backward needs.
+          state.end_mlp(pass, gradient.input);  // Only to recompute the ends; the result is unused.
         }
       }
       state.backward_mlp(pass);
@@ -646,14 +627,14 @@ double forward_flops(const TransformerConfig& config, const PackedBatch& batch) 
 }
 
 double training_flops(const TransformerConfig& config, const PackedBatch& batch) {
-  // Backward of a product is two products of its size.
+  // A product's backward is two products of its size.
   constexpr double kForwardAndBackward = 3;
   double head_products = 0;
   for (const LossItem& item : batch.loss_items) {
     const bool has_target = item.target >= 0;
     const bool has_student = item.student_row >= 0;
     head_products += kForwardAndBackward * ((has_target ? 1 : 0) + (has_student ? 1 : 0));
-    // A mere teacher has no backward; one that has a target is counted already.
+    // A teacher without a target has no backward.
     head_products += item.teacher_row >= 0 || (has_student && !has_target) ? 1 : 0;
   }
   return kForwardAndBackward * forward_flops(config, batch) +

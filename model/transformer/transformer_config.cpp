@@ -75,7 +75,7 @@ constexpr FamilyTraits kFamilies[] = {
     {.family = ModelFamily::granite,
      .model_type = "granite",
      .architecture = "GraniteForCausalLM",
-     .multipliers = true,
+     .multipliers = kMultipliers,
      .rope_theta = 10000},
 };
 
@@ -88,7 +88,7 @@ const FamilyTraits& traits_of(ModelFamily family) {
 }
 
 void TransformerConfig::validate() const {
-  // The limits keep every product of two dimensions, summed over all layers, inside 64 bits.
+  // So that sizes of all weights together are within 64 bits.
   constexpr std::int64_t kMaxDimension = std::int64_t{1} << 22;
   constexpr std::int64_t kMaxLayers = std::int64_t{1} << 14;
   require_dimension(vocabulary_size, "vocab_size", std::numeric_limits<TokenId>::max());
@@ -115,11 +115,10 @@ void TransformerConfig::validate() const {
   require(std::isfinite(rope.theta) && rope.theta > 1, "rope_theta",
           fmt::format("{} is not above 1", rope.theta));
   require_scaling(rope);
-  for (const auto& [key, value] : kMultipliers) {
-    // Within float32 also after LayerPlan has divided by their squares.
-    const double factor = multipliers.*value;
-    require(!traits_of(family).multipliers || (factor >= 1e-6 && factor <= 1e6), key,
-            fmt::format("{} is outside 1e-6 … 1e6", factor));
+  for (const auto& [key, value] : traits_of(family).multipliers) {
+    // So that LayerPlan's factors and epsilons are within float32.
+    require(multipliers.*value >= 1e-6 && multipliers.*value <= 1e6, key,
+            fmt::format("{} is outside 1e-6 … 1e6", multipliers.*value));
   }
   for (std::size_t i = 0; i < layers_without_rope.size(); ++i) {
     const std::int64_t layer = layers_without_rope[i];

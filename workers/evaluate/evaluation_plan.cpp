@@ -81,10 +81,8 @@ Json architecture(const TransformerConfig& config) {
   if (!config.layers_without_rope.empty()) {
     root["layers_without_rope"] = config.layers_without_rope;
   }
-  for (const auto& [key, value] : kMultipliers) {
-    if (traits_of(config.family).multipliers) {
-      root[key] = config.multipliers.*value;
-    }
+  for (const auto& [key, value] : traits_of(config.family).multipliers) {
+    root[key] = config.multipliers.*value;
   }
   if (const RotarySettings& rope = config.rope; rope.scaling != RotaryScaling::none) {
     root["rope_scaling"] = {static_cast<int>(rope.scaling), rope.factor, rope.low_frequency_factor,

@@ -70,8 +70,7 @@ TEST_F(HfConfigTest, ReadsRopeParametersOfNewerFiles) {
   ordered_json newer = ordered_json::parse(kConfig);
   newer.erase("rope_theta");
   newer["rope_parameters"] = {{"rope_theta", 5000.0}, {"rope_type", "default"}};
-  write(source_ / "config.json", newer.dump());
-  EXPECT_DOUBLE_EQ(read_hf_config(source_).rope.theta, 5000.0);
+  EXPECT_DOUBLE_EQ(read(newer).rope.theta, 5000.0);
   edit("rope_parameters", {{"rope_theta", 5000.0}, {"rope_type", "yarn"}, {"factor", 4.0}});
   EXPECT_THAT(config_refusal(), AllOf(HasSubstr("rope_parameters"), HasSubstr("yarn")));
 }
@@ -83,12 +82,10 @@ TEST_F(HfConfigTest, ReadsBothRopeSchemasIfTheyAgree) {
   both["rope_scaling"] = scaling;
   both["rope_parameters"] = scaling;
   both["rope_parameters"]["rope_theta"] = both["rope_theta"];
-  write(source_ / "config.json", both.dump());
-  EXPECT_EQ(read_hf_config(source_).rope,
+  EXPECT_EQ(read(both).rope,
             (RotarySettings{.theta = 1e6, .scaling = RotaryScaling::linear, .factor = 4}));
   both["rope_scaling"]["factor"] = 8.0;
-  write(source_ / "config.json", both.dump());
-  EXPECT_THAT(config_refusal(), AllOf(HasSubstr("rope_scaling"), HasSubstr("rope_parameters")));
+  EXPECT_THAT(refusal_of(both), AllOf(HasSubstr("rope_scaling"), HasSubstr("rope_parameters")));
 }
 
 TEST_F(HfConfigTest, ReadsNullHeadsAndSwishAsTransformersDoes) {
@@ -221,9 +218,7 @@ TEST_F(HfConfigTest, RefusesWhatItDoesNotCompute) {
 
 TEST_F(HfConfigTest, ReadsFamiliesWithoutBiases) {
   const auto llama = [&](const ordered_json& changes) {
-    ordered_json config = ordered_json::parse(kConfig);
-    config["architectures"] = {"LlamaForCausalLM"};
-    config["model_type"] = "llama";
+    ordered_json config = config_of("LlamaForCausalLM", "llama");
     config.update(changes);
     write(source_ / "config.json", config.dump());
   };

@@ -16,6 +16,11 @@ namespace {
 
 constexpr float kConsistencyWeight = 1.5F;
 constexpr float kArWeight = 0.7F;
+constexpr std::pair<bool, ModelFamily> kModels[] = {{false, ModelFamily::qwen2},
+                                                    {true, ModelFamily::qwen2},
+                                                    {true, ModelFamily::qwen3},
+                                                    {false, ModelFamily::olmo2},
+                                                    {false, ModelFamily::granite}};
 
 PackedBatch make_batch(MaskKind mask, float sample_weight = 0.5F) {
   const std::vector<PackedSample> samples{random_sample(1, 3, 4, 5, 2),
@@ -184,11 +189,7 @@ INSTANTIATE_TEST_SUITE_P(
     case_name);
 
 TEST(TrainingTransformer, ActivationCheckpointingChangesNoBit) {
-  for (const auto& [tied, family] : {std::pair(false, ModelFamily::qwen2),
-                                     {true, ModelFamily::qwen2},
-                                     {true, ModelFamily::qwen3},
-                                     {false, ModelFamily::olmo2},
-                                     {false, ModelFamily::granite}}) {
+  for (const auto& [tied, family] : kModels) {
     TinyModel model(tied, family);
     const PackedBatch batch = make_batch(MaskKind::window);
     TrainingTransformer plain(model.config, model.table, *model.kernels, model.account, {});
@@ -512,11 +513,7 @@ TEST(TrainingTransformer, BytesIsWhatForwardAllocates) {
 /// Relative to float32 gradients of the same rounded weights, which are ten times the usual size:
 /// four times the 0.6 % of a training's start.
 TEST(TrainingTransformerBfloat16, GradientsFollowFloat32) {
-  for (const auto& [tied, family] : {std::pair(false, ModelFamily::qwen2),
-                                     {true, ModelFamily::qwen2},
-                                     {true, ModelFamily::qwen3},
-                                     {false, ModelFamily::olmo2},
-                                     {false, ModelFamily::granite}}) {
+  for (const auto& [tied, family] : kModels) {
     TinyModel model(tied, family);
     const RoundedModel rounded(model);
     const PackedBatch batch = make_batch(MaskKind::noise);
