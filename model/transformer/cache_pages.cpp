@@ -69,7 +69,7 @@ void CachePages::release(std::int64_t slot) {
   set_aside = kUnreserved;
   const auto pages = std::span(table_).subspan(static_cast<std::size_t>(slot * slot_pages_),
                                                static_cast<std::size_t>(slot_pages_));
-  // The first again first.
+  // In reverse, so that the slot's next first page is its present one.
   for (std::int32_t& page : std::views::reverse(pages)) {
     if (page >= 0) {
       free_.push_back(page);

@@ -1,7 +1,6 @@
 #pragma once
 
-/// Loans from whole flat vectors of one process: nothing is sharded, nothing moves but between host
-/// and device.
+/// Lends parameters and collects gradients in unsharded flat vectors of one process.
 
 #include <cstdint>
 #include <functional>
@@ -14,8 +13,8 @@
 
 namespace jforge {
 
-/// Lends the groups of `flat`, [flat_size] of any type the kernels take, which must outlive it.
-/// Where it lies elsewhere than `kernels` compute, each loan is a fresh copy there.
+/// Lends the groups of `flat` [flat_size], which must outlive it. If `flat` is not where `kernels`
+/// compute, each loan is copied there.
 class FlatParameters final : public ParameterSource {
  public:
   FlatParameters(const ParameterTable& table, ConstTensorView flat, const KernelSet& kernels,
@@ -29,9 +28,8 @@ class FlatParameters final : public ParameterSource {
   Buffer copy_;  ///< [flat_size] on the kernels' device, or empty.
 };
 
-/// Adds gradients to `flat`, float32 [flat_size], which must outlive it; with a copy on the
-/// kernels' device where it lies elsewhere. `on_ready` hears of each group when its part of `flat`
-/// is final.
+/// Adds gradients to `flat`, float32 [flat_size], which must outlive it. `on_ready` is called for
+/// each group after its part of `flat` is final.
 class FlatGradients final : public GradientSink {
  public:
   using OnReady = std::function<void(std::int32_t group)>;
@@ -47,7 +45,7 @@ class FlatGradients final : public GradientSink {
   KernelSet& kernels_;
   OnReady on_ready_;
   Buffer device_;  ///< [flat_size] on the kernels' device, or empty.
-  Buffer staged_;  ///< Its largest group on the host, or empty.
+  Buffer staged_;  ///< The largest group on the host, or empty.
 };
 
 }  // namespace jforge

@@ -1,6 +1,6 @@
 #pragma once
 
-/// The table's entries resolved once, so that a step looks up no names.
+/// The table's entries by LayerWeight, so that a step looks up no names.
 
 #include <vector>
 
@@ -9,18 +9,17 @@
 
 namespace jforge {
 
-/// Tensor of `entry` inside a flat vector of the same table.
 template <class View>
 [[nodiscard]] View parameter_view(const View& flat, const ParameterEntry* entry) {
   return {flat.template data<float>() + entry->offset, DType::float32, entry->shape, flat.device()};
 }
 
-/// One layer's entries, which point into the table; null for weights that its layers do not have.
+/// One layer's entries in the table; null for weights that layers do not have.
 struct LayerParameters : PerLayerWeight<const ParameterEntry*> {
   std::int32_t group = 0;
 };
 
-/// All entries of a model. `table` must outlive it.
+/// Requires: `table` outlives it.
 struct ModelParameters {
   ModelParameters(const TransformerConfig& config, const ParameterTable& table)
       : embedding(&table.entry("model.embed_tokens.weight")),

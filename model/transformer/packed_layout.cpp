@@ -11,7 +11,7 @@
 namespace jforge {
 namespace {
 
-/// What of a sample takes part in training, found before any row is written.
+/// The part of a sample that is trained on.
 struct SampleExtent {
   std::int64_t prompt = 0;          ///< P
   std::int64_t block_size = 0;      ///< n
@@ -26,7 +26,7 @@ struct KeptRange {
   std::int64_t first = 0;
   std::int64_t last = 0;
   [[nodiscard]] std::int64_t count() const { return std::max<std::int64_t>(0, last - first); }
-  /// Weight of a kept offset before normalisation: γ to the number of kept ones before it.
+  /// Returns a kept offset's weight before normalisation.
   [[nodiscard]] double weight(std::int64_t offset, float decay) const {
     return std::pow(static_cast<double>(decay), static_cast<double>(offset - first));
   }
@@ -110,7 +110,7 @@ void append_segments(PackedBatch& batch, const PackedSample& sample, const Sampl
   if (!extent.has_noise) {
     return;
   }
-  // All three masks are the windowed one: (a) has w = 1, (b) has w = N (invariant I13).
+  // The masks differ only in the window (invariant I13).
   std::int64_t window = 0;
   switch (mask) {
     case MaskKind::noise:
@@ -134,7 +134,7 @@ void append_segments(PackedBatch& batch, const PackedSample& sample, const Sampl
   }
 }
 
-/// Of a sample's kept offsets that weigh 1; `kept`: what all of them weigh.
+/// Returns the weight of a kept offset of decay 1; `kept` is the sum over all kept offsets.
 double consistency_weight(LossReduction reduction, double kept, std::int64_t blocks,
                           float sample_weight) {
   double divisor = 1;
@@ -162,8 +162,7 @@ void append_prompt_items(PackedBatch& batch, const PackedSample& sample, float a
   }
 }
 
-/// One item for each row from the prompt's last on; `answer` counts clean tokens from the prompt's
-/// end.
+/// Appends one item for each row from the prompt's last on.
 void append_answer_items(PackedBatch& batch, const PackedSample& sample, const SampleExtent& extent,
                          const PackingOptions& options, float ar_weight, double consistency_weight,
                          std::int64_t base) {
@@ -288,7 +287,7 @@ void take_teacher_rows(PackedBatch& batch, PackedBatch& teacher, bool all_items)
   auto item = batch.loss_items.begin();
   for (const AttentionSegment& segment : batch.layout.segments) {
     if (segment.prefix_begin != segment.prefix_end) {
-      continue;  // Noisy rows; clean ones see no prefix.
+      continue;  // Only noisy rows see a prefix.
     }
     const std::int64_t base = teacher.layout.num_rows;
     std::int64_t end = segment.row_begin;  // One past the last row that teaches.

@@ -1,9 +1,8 @@
 #pragma once
 
-/// Which keys each row of a packed sequence sees, without an L×L mask (METHOD.md §3,
-/// ARCHITECTURE.md "packed sequence"). A sample is stored as [prompt | c_0 … c_{N−1} | k_0 …
-/// k_{N−1}]; then clean rows are plain causal attention and every noisy row sees two intervals: a
-/// prefix of prompt and clean rows, and a causal run of noisy rows.
+/// Training samples packed into one sequence (METHOD.md §3). A sample's rows are [prompt | c_0 …
+/// c_{N−1} | k_0 … k_{N−1}]. Clean rows have causal attention; a noisy row sees two intervals, a
+/// prefix of prompt and clean rows and a causal run of noisy rows, so no L×L mask is needed.
 
 #include <cstdint>
 #include <span>
@@ -14,9 +13,8 @@
 
 namespace jforge {
 
-/// Rows [row_begin, row_end) see keys [prefix_begin, prefix_end) and keys [causal_begin, row]. The
-/// prefix lies wholly before causal_begin; it may be empty. All indices are rows of the packed
-/// batch.
+/// Rows [row_begin, row_end) see keys [prefix_begin, prefix_end), which may be empty and end by
+/// causal_begin, and keys [causal_begin, row]. All indices are rows of the packed batch.
 struct AttentionSegment {
   std::int64_t row_begin = 0;
   std::int64_t row_end = 0;
@@ -31,22 +29,17 @@ struct PackedLayout {
   std::vector<AttentionSegment> segments;
 };
 
-/// One clean row that takes part in the loss: as autoregressive target holder, as teacher, or both.
+/// One clean row in the loss: it has an AR target, teaches a noisy row, or both.
 struct LossItem {
   std::int32_t clean_row = 0;
-  TokenId target = -1;  ///< Next-token target; −1 when the row has none.
-  float ar_weight = 0;  ///< Weight of its cross-entropy in the batch's AR loss (before `ar_weight`
-                        ///< of the config).
-  std::int32_t student_row =
-      -1;  ///< Noisy row at the same position; −1 when that offset is not kept.
-  float consistency_weight =
-      0;  ///< Weight of KL(teacher ‖ student) in the batch's consistency loss.
-  /// Row of a separate teacher's batch at the same position (take_teacher_rows); −1: none.
-  std::int32_t teacher_row = -1;
+  TokenId target = -1;            ///< Next token; −1: none.
+  float ar_weight = 0;            ///< Of its cross-entropy in the batch's AR loss.
+  std::int32_t student_row = -1;  ///< Noisy row at the same position; −1: offset not kept.
+  float consistency_weight = 0;   ///< Of KL(teacher ‖ student) in the batch's consistency loss.
+  std::int32_t teacher_row = -1;  ///< In a separate teacher's batch; −1: none.
 };
 
-/// How token losses become one number (METHOD.md §4; L is the mean over samples of the
-/// per-sample loss).
+/// How a sample's token losses become one number (METHOD.md §4).
 enum class LossReduction : std::uint8_t {
   token_mean,  ///< Mean over kept offsets.
   paper,       ///< Sum over kept offsets / blocks up to and including the one with end of sequence.
@@ -60,15 +53,13 @@ struct PackingOptions {
   MaskKind mask = MaskKind::noise;
   LossReduction reduction = LossReduction::token_mean;
   KeptOffsets kept = KeptOffsets::from_first_difference;
-  /// γ in (0, 1]: weight of a block's kept offset over that of the kept one before it. Means and
-  /// sums over kept offsets are weighted so.
+  /// γ in (0, 1]: each kept offset of a block weighs γ times the one before it, in means and sums.
   float consistency_decay = 1;
-  bool train_prompt = false;       ///< Also AR-train prompt tokens (compat = repo).
-  std::vector<TokenId> eos_ids{};  ///< Blocks after the first end of sequence are dropped; later
-                                   ///< offsets carry no target.
+  bool train_prompt = false;  ///< Whether prompt tokens are AR targets too (compat = repo).
+  /// Blocks after the first end of sequence are dropped; later offsets of its block have no target.
+  std::vector<TokenId> eos_ids{};
 };
 
-/// Several samples in one token budget, ready for the transformer and the loss.
 struct PackedBatch {
   std::vector<TokenId> tokens;          ///< [T]
   std::vector<std::int32_t> positions;  ///< [T]; k_i and c_i share positions.
@@ -78,32 +69,30 @@ struct PackedBatch {
   std::int64_t kept_offsets = 0;  ///< Consistency targets.
   std::int64_t ar_targets = 0;
 
-  /// Empty again, with its memory: the next batch of that size allocates nothing.
+  /// Keeps the memory.
   void clear() noexcept;
 };
 
-/// Appends `samples` one after another. Every sample's weights are scaled by `sample_weight` (1 /
-/// samples in the global batch), so that summing over micro-batches and ranks gives the mean over
-/// samples (invariant I17). Throws DataError for a sample whose lengths do not fit P + 2nN.
+/// Appends samples, with weights scaled by `sample_weight`: 1 / samples in the global batch, so
+/// that sums over micro-batches and ranks give the mean (invariant I17). Throws DataError for a
+/// sample whose lengths do not fit P + 2nN.
 void append_samples(PackedBatch& batch, std::span<const PackedSample> samples,
                     const PackingOptions& options, float sample_weight);
 
-/// append_samples into a new batch.
 [[nodiscard]] PackedBatch pack_samples(std::span<const PackedSample> samples,
                                        const PackingOptions& options, float sample_weight);
 
-/// Appends a plain causal sequence whose AR targets are tokens[first_target …], each weighted
-/// sample_weight / number of targets: pre-training and plain fine-tuning.
+/// Appends a causal sequence with AR targets tokens[first_target …], each of weight sample_weight /
+/// number of targets, for pre-training and fine-tuning.
 void append_causal_sequence(PackedBatch& batch, std::span<const TokenId> tokens,
                             std::int64_t first_target, float sample_weight);
 
-/// What a separate teacher forwards for `batch`: of each sample with consistency targets (with
-/// `all_items`, of each with loss items) the prompt and clean rows up to the last that teaches, as
-/// plain causal sequences. Fills `teacher` anew, without loss items, and the items' teacher_row.
+/// Makes a separate teacher's batch: for each sample with consistency targets (if `all_items`, with
+/// loss items) the prompt and clean rows up to the last one that teaches. Sets the items'
+/// teacher_row; `teacher` gets no loss items.
 void take_teacher_rows(PackedBatch& batch, PackedBatch& teacher, bool all_items);
 
-/// Whether the row at packed index `query` sees `key`: the slow reading of a layout, for tests and
-/// probes.
+/// Returns whether row `query` sees row `key`. Slow: for tests and probes.
 [[nodiscard]] bool visible(const PackedLayout& layout, std::int64_t query, std::int64_t key);
 
 }  // namespace jforge

@@ -1,7 +1,5 @@
 #pragma once
 
-/// Random starting weights for pre-training and tests.
-
 #include <cstdint>
 
 #include "model/transformer/parameter_table.h"
@@ -9,10 +7,9 @@
 
 namespace jforge {
 
-/// Fills the flat float32 vector of `table`: matrices normal(0, 0.02), the two projections that
-/// write into the residual stream (o_proj, down_proj) scaled by 1/√(2·num_layers), norms 1, biases
-/// and padding 0. Each tensor draws from its own stream (seed, weight_init, tensor number), so the
-/// values of a tensor do not depend on the shard count.
+/// Fills the flat float32 vector: matrices with normal(0, 0.02), o_proj and down_proj scaled by
+/// 1/√(2·num_layers), norms with 1, biases and padding with 0. The values do not depend on the
+/// shard count, because each tensor has its own random stream.
 void initialise_weights(const ParameterTable& table, TensorView flat, std::uint64_t seed,
                         std::int64_t num_layers);
 
