@@ -104,7 +104,7 @@ void FinetuneConfig::validate() const {
   require(!model.source.empty(), "model.source is missing: name a Hugging Face directory");
   require(!finetune.output.empty(),
           "finetune.output is missing: name the model directory to write");
-  std::error_code error;  // Of one that is not there: another.
+  std::error_code error;  // Ignored: a missing path is a different one.
   require(!std::filesystem::equivalent(model.source, finetune.output, error),
           "finetune.output is model.source, which it would overwrite: name another directory");
   expect_apart("finetune.output", finetune.output, run.directory);

@@ -52,7 +52,7 @@ struct FinetuneSettings {
   std::optional<std::string> chat_template;  ///< As PromptImportConfig has it.
   TemplateArguments template_arguments;      ///< Likewise.
   std::optional<std::int64_t> max_tokens;    ///< Longer pairs are left out.
-  std::optional<double> epochs;              ///< Of the pairs; or steps, not both.
+  std::optional<double> epochs;              ///< Over the pairs. Excludes `steps`.
   std::optional<std::int64_t> steps;
 };
 

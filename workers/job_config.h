@@ -96,7 +96,7 @@ struct JobConfig {
   TrainConfig train;
   CheckpointConfig checkpoint;
   EvaluateConfig evaluate;
-  SweepConfig sweep;  ///< Of `jforge sweep` alone, which validates it.
+  SweepConfig sweep;  ///< For `jforge sweep` alone, which validates it.
 
   /// Throws ConfigError naming the key. `ranks`: world size, for batch checks.
   void validate(int ranks) const;

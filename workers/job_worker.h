@@ -26,7 +26,7 @@ struct DurableFacts {
   std::int32_t rounds_trained = 0;
   std::int32_t round_generated = 0;
   bool exported = false;
-  /// Of the round after rounds_trained; empty before the import and after the last round.
+  /// The round after rounds_trained; empty before the import and after the last round.
   OpenPrompts open;
 };
 

@@ -18,7 +18,7 @@ namespace jforge {
 
 namespace {
 
-/// Of the model that export.json tells of; 0 where there is none, or the record is damaged.
+/// Returns the rounds of the exported model; 0 if there is none or export.json is damaged.
 std::int64_t exported_rounds(const RunLayout& layout) {
   if (!std::filesystem::exists(layout.export_record())) {
     return 0;

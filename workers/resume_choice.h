@@ -29,7 +29,7 @@ struct ResumeChoice {
 
 /// Changes of identity that a checkpoint may be older than.
 struct AcceptedChanges {
-  std::vector<std::string> keys;            ///< Of this start.
+  std::vector<std::string> keys;            ///< Given to this start.
   std::vector<IdentityDifference> earlier;  ///< Recorded in the run directory.
 };
 

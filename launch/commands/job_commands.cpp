@@ -52,7 +52,7 @@ JobFacts job_facts(const JobConfig& config, const DurableFacts& durable) {
   return facts;
 }
 
-// Returns identity keys and the hashes of what they name; rank 0 reads for all.
+// Returns identity keys and the hashes of the named inputs; rank 0 reads for all.
 Identity job_identity(const Communicator& comm, JobConfig& config) {
   Identity identity = identity_of(config);
   std::string hashes;

@@ -63,7 +63,7 @@ class RunDirectory {
   /// Rank 0: appends `model`'s figures in evaluation/summary.json to the event file. `rounds`, the
   /// number that trained it, is the step.
   void log_evaluation(const std::string& model, std::int32_t rounds);
-  /// Sets what this rank computes on, for run.json.
+  /// Sets the device of this rank, for run.json.
   void set_device(std::string device) { device_ = std::move(device); }
   /// Rank 0: returns when an earlier start finished last, as utc_now(); else empty.
   [[nodiscard]] const std::optional<std::string>& last_finished() const noexcept {

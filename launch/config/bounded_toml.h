@@ -9,7 +9,7 @@
 
 namespace jforge {
 
-/// The table that `text` is. ConfigError "FILE:LINE: reason" for what is not TOML, or nests
+/// The table that `text` is. Throws ConfigError "FILE:LINE: reason" if it is not TOML or nests
 /// brackets or the parts of a key more than 64 deep. With an empty `file_name` the nodes' sources
 /// have no path.
 [[nodiscard]] toml::table parse_bounded_toml(const std::string& text, const std::string& file_name);

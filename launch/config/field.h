@@ -54,7 +54,7 @@ struct ConfigField {
   FieldKind kind;
   std::string meaning;  ///< One line of Markdown for the reference; "Required." where it is.
   std::string schema;   ///< JSON schema of the value: {"type": "integer"}.
-  /// Takes the value of a node. Returns what was expected if the node does not fit.
+  /// Takes the value of a node. Returns the expected form if the node does not fit.
   std::function<std::optional<std::string>(const toml::node&)> read;
   /// The value as TOML text; nothing when it is not set.
   std::function<std::optional<std::string>()> write;
@@ -81,7 +81,7 @@ struct EnumName {
   const char* name;
 };
 
-// Readers and writers by type. `read_value` returns what was expected, or nothing on success.
+// Readers and writers by type. `read_value` returns the expected form, or nothing on success.
 std::optional<std::string> read_value(const toml::node& node, bool& value);
 std::optional<std::string> read_value(const toml::node& node, double& value);
 std::optional<std::string> read_value(const toml::node& node, std::string& value);
@@ -96,7 +96,7 @@ inline std::optional<std::string> read_value(const toml::node& node, float& valu
   }
   return problem;
 }
-/// Returns what to say of a node that is no whole number from `lowest` to `highest`.
+/// Returns the complaint about a node that is not a whole number from `lowest` to `highest`.
 std::string expected_whole_number(const toml::node& node, std::int64_t lowest,
                                   std::int64_t highest);
 template <std::integral T>
@@ -171,7 +171,7 @@ std::optional<std::string> write_value(const std::optional<T>& value) {
   return value ? write_value(*value) : std::nullopt;
 }
 
-/// Collects fields. `in()` sets what the fields that follow have in common.
+/// Collects fields. `in()` sets the common properties of the fields that follow.
 class FieldList {
  public:
   void in(std::string section, Commands applies_to = kAllCommands, KeyChange change = {}) {

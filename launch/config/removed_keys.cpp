@@ -68,7 +68,7 @@ constexpr RemovedKey kRemoved[] = {
     {"pretrain.rms_norm_eps", "it is always 1e-6", "1e-06"},
 };
 
-/// As configurations print it: numbers as they are, texts in quotes, nothing for what was not set.
+/// As configurations print it: numbers as they are, texts in quotes, nothing if it was not set.
 std::string printed(std::string_view value) {
   return value.empty() || (value.front() >= '0' && value.front() <= '9') ? std::string(value)
                                                                          : toml_quoted(value);

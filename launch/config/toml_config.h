@@ -1,7 +1,7 @@
 #pragma once
 
 /// Reads a TOML file into a configuration through its list of fields. Unknown keys and wrong types
-/// are ConfigErrors that name file, line, key and what was expected.
+/// are ConfigErrors that name file, line, key and the expected value.
 
 #include <string>
 #include <vector>

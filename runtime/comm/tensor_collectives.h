@@ -54,7 +54,7 @@ class Collectives {
   virtual ~Collectives() = default;
   [[nodiscard]] virtual Rank rank() const noexcept = 0;
   [[nodiscard]] virtual int size() const noexcept = 0;
-  /// Of the tensors.
+  /// Device of the tensors.
   [[nodiscard]] virtual Device device() const noexcept { return Device::cpu; }
   /// Runs the operations. If another queue makes their inputs, call queue().wait(…) first.
   [[nodiscard]] virtual Queue& queue() noexcept = 0;

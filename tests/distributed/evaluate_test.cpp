@@ -292,7 +292,7 @@ TEST_F(EvaluateTest, TheClockShowsPhasesAndIsGivenBack) {
                               }},
                              path_ / "out"));
   test_world().barrier();
-  // Of several ranks, each sees only phases that it took part in.
+  // With several ranks, each sees only phases that it took part in.
   if (test_world().size() == 1) {
     EXPECT_THAT(phases, ElementsAre("evaluate base gsm8k ar", "evaluate base gsm8k jacobi"));
   }

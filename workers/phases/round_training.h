@@ -56,7 +56,7 @@ class RoundTraining {
   ModelState& model_;
   const PromptStore prompts_;
   const std::int64_t steps_;
-  bool warned_ = false;  ///< Of unbalanced gradients.
+  bool warned_ = false;  ///< About unbalanced gradients.
   std::optional<BytePairTokenizer> tokenizer_;
   std::unique_ptr<Task> check_;
   std::optional<TrajectorySamples> samples_;

@@ -139,7 +139,7 @@ class ForwardBlock {
   }
 
  private:
-  /// Of query i in q and output.
+  /// Returns the begin of query i in q and output.
   [[nodiscard]] std::int64_t offset(std::int64_t i) const {
     return block_.first + i / group_ * shape_.query_stride() + i % group_ * shape_.dim;
   }

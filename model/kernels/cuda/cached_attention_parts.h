@@ -32,7 +32,7 @@ struct Merge {
   }
 };
 
-/// Of part p and head h, at p · heads + h; sums have D elements.
+/// Part p of head h lies at p · heads + h; sums have D elements.
 struct RowParts {
   SoftmaxPart* softmax;
   float* sums;

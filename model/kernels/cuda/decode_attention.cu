@@ -103,7 +103,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
     write_totals(group, block);
   }
 
-  /// Of query i in q and output.
+  /// Returns the begin of query i in q and output.
   [[nodiscard]] JFORGE_DEVICE std::int64_t place(const Block& block, std::int64_t i) const {
     return query_offset(shape, block.tile.row_begin, block.key_head, block.first_query + i);
   }

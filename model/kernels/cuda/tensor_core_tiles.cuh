@@ -65,7 +65,7 @@ __device__ __forceinline__ void copy_rows(std::uint32_t tile, const BFloat16* te
 template <int kDim>
 class BlockReader {
  public:
-  /// Of a block's four 8×8 matrices.
+  /// Order of a block's four 8×8 matrices.
   enum class Order { down_first, across_first };
 
   __device__ __forceinline__ BlockReader(std::uint32_t tile, Order order) {

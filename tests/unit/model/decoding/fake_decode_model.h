@@ -25,7 +25,7 @@ class FakeDecodeModel final : public DecodeModel {
     std::int32_t branch_rows = 0;
     std::int64_t cache_pages = 0;
     std::int32_t vocabulary = 17;
-    /// Of 8 tokens, those whose successor depends on them alone, which Jacobi can guess.
+    /// Number of tokens, of 8, whose successor depends on them alone, which Jacobi can guess.
     std::uint64_t local = 5;
     /// Probability of a random prediction.
     double flip_rate = 0;
@@ -65,7 +65,7 @@ class FakeDecodeModel final : public DecodeModel {
     expect(output == predictions.size(), "too many predictions");
   }
 
-  /// Of a fresh forward; their argmax is next().
+  /// Logits of a fresh forward; their argmax is next().
   [[nodiscard]] std::vector<float> next_logits(std::span<const TokenId> prefix) const {
     return logits_of(folded(prefix), prefix.back());
   }
