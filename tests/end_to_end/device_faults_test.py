@@ -5,32 +5,17 @@ job ends, and the next start ends with the bytes of an uninterrupted run. NcclFa
 import os
 import unittest
 
-from harness import EndToEndTest
+from harness import CHECKPOINT, START, TRAIN, EndToEndTest
 
-CONFIG = """
-[run]
-directory = "{run}"
-seed = 7
-[model]
-source = "{model}"
-device = "cuda"
+CONFIG = START + """device = "cuda"
 compute = "float32"
-export_as = "float32"
 [finetune]
 output = "{run}/model"
 files = ["{prompts}"]
 steps = 5
-[train]
-learning_rate = 1e-3
-batch_samples = 4
-tokens_per_rank = 256
-warmup_ratio = 0.1
-zero_stage = 3
+""" + TRAIN + """zero_stage = 3
 collectives = "nccl"
-[checkpoint]
-every_steps = 1
-keep_last = 2
-"""
+""" + CHECKPOINT.replace("every_steps = 2", "every_steps = 1")
 
 
 class NcclFaults(EndToEndTest):

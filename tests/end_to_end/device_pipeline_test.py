@@ -11,17 +11,11 @@ import unittest.mock
 
 import tiny_model
 from device_faults_test import CONFIG as TUNING
+from harness import CHECKPOINT, START, TRAIN
 from kill_and_resume_test import KilledRun
 
-CONFIG = """
-[run]
-directory = "{run}"
-seed = 7
-[model]
-source = "{model}"
-device = "cuda"
+CONFIG = START + """device = "cuda"
 compute = "float32"
-export_as = "float32"
 [prompts]
 files = ["{prompts}"]
 field = "question"
@@ -39,15 +33,7 @@ steps = 3
 block_size = 8
 noise_window = 2
 steps = 2
-[train]
-learning_rate = 1e-3
-batch_samples = 4
-tokens_per_rank = 128
-warmup_ratio = 0.1
-[checkpoint]
-every_steps = 2
-keep_last = 2
-[evaluate]
+""" + TRAIN.replace("256", "128") + CHECKPOINT + """[evaluate]
 tasks = ["gsm8k"]
 data = "{prompts}"
 prompt_style = "plain"

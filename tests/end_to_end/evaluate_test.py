@@ -6,7 +6,6 @@ import os
 import pathlib
 import random
 import shutil
-import signal
 import unittest
 
 import tiny_model
@@ -155,18 +154,8 @@ class Evaluate(EvaluationTest):
 
     def test_two_evaluations_do_not_share_a_directory(self):
         out = self.root / "shared"
-        words = ["evaluate", "--model", self.model, "--tasks", "gsm8k", "--data", self.prompts, "--out", out,
-                 "--limit", 6, "--max-new-tokens", 4]
-        # Slow enough for the second job to start.
-        delays = ",".join(f"delay@evaluate:0:{visit}" for visit in range(1, 1000))
-        first = self.start(self.command(*words, "--inject", delays))
-        self.wait_for_text(first, "delay@evaluate:0:1")
-        refused = self.jforge(*words, expect=4)
-        self.assertIn("is in use by", "".join(refused.lines()))
-        first.send_signal(signal.SIGUSR2)
-        result = self.finish(first)
-        self.assertEqual(75, result.code, str(result))
-        self.jforge(*words)
+        self.expect_one_at_a_time("evaluate", "evaluate", "--model", self.model, "--tasks", "gsm8k", "--data", self.prompts,
+                                  "--out", out, "--limit", 6, "--max-new-tokens", 4)
         self.assertEqual([], list(out.rglob("*.part")))
         self.assertEqual(12, sum(text.count(b"\n") for text in self.samples(out).values()))
 

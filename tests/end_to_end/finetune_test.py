@@ -6,34 +6,14 @@ import shutil
 import unittest
 
 import tiny_model
-from harness import BINARY, EndToEndTest
+from harness import BINARY, FINETUNE, EndToEndTest
 
 USAGE, INPUT = 2, 3
 STEPS = 6
-CONFIG = """
-[run]
-directory = "{run}"
-seed = 7
-[model]
-source = "{model}"
-export_as = "float32"
-[finetune]
-output = "{run}/model"
-files = ["{prompts}"]
-steps = 6
-[train]
-learning_rate = 1e-3
-batch_samples = 4
-tokens_per_rank = 256
-warmup_ratio = 0.1
-[checkpoint]
-every_steps = 2
-keep_last = 2
-"""
 
 
 class Finetune(EndToEndTest):
-    def config(self, name, text=CONFIG, extra=""):
+    def config(self, name, text=FINETUNE, extra=""):
         return super().config(name, text, extra)
 
     def trained(self, name, *words, ranks=1):

@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 import unittest
@@ -317,18 +316,8 @@ class GradeAgain(GradeTest):
         self.assertEqual(verdicts, out.read_bytes())
 
     def test_two_jobs_do_not_share_a_file(self):
-        words = ["grade", "--task", "humaneval", "--completions", self.completions, "--data", self.problems, "--out",
-                 self.root / "shared.json"]
-        # Slow enough for the second job to start.
-        delays = ",".join(f"delay@grade:0:{visit}" for visit in range(1, 1000))
-        first = self.start(self.command(*words, "--inject", delays))
-        self.wait_for_text(first, "delay@grade:0:1")
-        refused = self.jforge(*words, expect=4)
-        self.assertIn("is in use by", "".join(refused.lines()))
-        first.send_signal(signal.SIGUSR2)
-        result = self.finish(first)
-        self.assertEqual(75, result.code, str(result))
-        self.jforge(*words)
+        self.expect_one_at_a_time("grade", "grade", "--task", "humaneval", "--completions", self.completions, "--data",
+                                  self.problems, "--out", self.root / "shared.json")
         self.assertFalse((self.root / "shared.json.parts").exists())
 
 

@@ -23,14 +23,25 @@ SOURCE = pathlib.Path(os.environ.get("JFORGE_SOURCE_DIR", pathlib.Path(__file__)
 MPIRUN = SOURCE / "launch" / "scripts" / "local_mpirun.sh"
 TIMEOUT_SECONDS = 120
 
-CONFIG = """
+START = """
 [run]
 directory = "{run}"
 seed = 7
 [model]
 source = "{model}"
 export_as = "float32"
-[prompts]
+"""
+TRAIN = """[train]
+learning_rate = 1e-3
+batch_samples = 4
+tokens_per_rank = 256
+warmup_ratio = 0.1
+"""
+CHECKPOINT = """[checkpoint]
+every_steps = 2
+keep_last = 2
+"""
+CONFIG = START + """[prompts]
 files = ["{prompts}"]
 field = "question"
 [generate]
@@ -46,15 +57,12 @@ steps = 6
 block_size = 8
 noise_window = 2
 steps = 5
-[train]
-learning_rate = 1e-3
-batch_samples = 4
-tokens_per_rank = 256
-warmup_ratio = 0.1
-[checkpoint]
-every_steps = 2
-keep_last = 2
-"""
+""" + TRAIN + CHECKPOINT
+FINETUNE = START + """[finetune]
+output = "{run}/model"
+files = ["{prompts}"]
+steps = 6
+""" + TRAIN + CHECKPOINT
 
 EVALUATE = """
 [evaluate]
@@ -216,6 +224,17 @@ class EndToEndTest(unittest.TestCase):
         while self.processes():
             self.assertLess(time.monotonic(), end, f"processes are left: {self.processes()}")
             time.sleep(0.1)
+
+    def expect_one_at_a_time(self, work, *words):
+        """Refuses a second job while a first one runs this command, which ends after an interruption."""
+        delays = ",".join(f"delay@{work}:0:{visit}" for visit in range(1, 1000))  # until the second job has started
+        first = self.start(self.command(*words, "--inject", delays))
+        self.wait_for_text(first, f"delay@{work}:0:1")
+        self.assertIn("is in use by", "".join(self.jforge(*words, expect=4).lines()))
+        first.send_signal(signal.SIGUSR2)
+        result = self.finish(first)
+        self.assertEqual(75, result.code, str(result))
+        self.jforge(*words)
 
     @staticmethod
     def bytes_of(run):

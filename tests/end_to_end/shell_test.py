@@ -211,23 +211,20 @@ class ManPage(unittest.TestCase):
                                         timeout=60)
                 self.assertEqual((4, "jforge: standard output could not be written\n"), (result.returncode, result.stderr))
 
-    def test_a_reader_who_leaves_is_no_error(self):
-        for words in (["--help"], ["--version"], ["probe", "decode", "--help"]):
+    def expect_without_reader(self, code, *commands):
+        for words in commands:
             reader, writer = os.pipe()
             os.close(reader)
             with contextlib.closing(os.fdopen(writer, "wb")) as closed:
                 result = subprocess.run([BINARY, *words], check=False, stdout=closed, stderr=subprocess.PIPE, text=True,
                                         timeout=60)
-            self.assertEqual((0, ""), (result.returncode, result.stderr), words)
+            self.assertEqual((code, ""), (result.returncode, result.stderr), words)
+
+    def test_a_reader_who_leaves_is_no_error(self):
+        self.expect_without_reader(0, ["--help"], ["--version"], ["probe", "decode", "--help"])
 
     def test_a_reader_who_leaves_midway_ends_a_command_as_sigpipe_would(self):
-        for words in (["schema"], ["schema", "--reference"], ["man"]):
-            reader, writer = os.pipe()
-            os.close(reader)
-            with contextlib.closing(os.fdopen(writer, "wb")) as closed:
-                result = subprocess.run([BINARY, *words], check=False, stdout=closed, stderr=subprocess.PIPE, text=True,
-                                        timeout=60)
-            self.assertEqual((128 + signal.SIGPIPE, ""), (result.returncode, result.stderr), words)
+        self.expect_without_reader(128 + signal.SIGPIPE, ["schema"], ["schema", "--reference"], ["man"])
 
 
 if __name__ == "__main__":
