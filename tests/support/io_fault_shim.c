@@ -2,10 +2,10 @@
  *
  *   JFORGE_IO_ROOT=TEXT: affects and counts only files whose path begins with TEXT.
  *
- *   JFORGE_IO_FAULT=CALL:N:ERROR[:TEXT]: the Nth CALL (from 1) fails with ERROR; with TEXT, only calls
- *   on paths that contain it after the root count. CALL is write, fsync, rename, open, close or read
- *   (without mapped pages); ERROR is EIO, ENOSPC, EINTR, ESTALE, or SHORT (write only: writes half of
- *   the bytes). With "N+" all later calls fail, too.
+ *   JFORGE_IO_FAULT=CALL:N:ERROR[:TEXT]: the Nth CALL (from 1) fails with ERROR; with TEXT, only
+ * calls on paths that contain it after the root count. CALL is write, fsync, rename, open, close or
+ * read (without mapped pages); ERROR is EIO, ENOSPC, EINTR, ESTALE, or SHORT (write only: writes
+ * half of the bytes). With "N+" all later calls fail, too.
  *
  *   JFORGE_IO_COUNT=FILE: receives a line "CALL COUNT" for each call at exit.
  *
