@@ -17,6 +17,7 @@
 #include "runtime/tensor/buffer.h"
 #include "runtime/tensor/cuda_handles.h"
 #include "runtime/tensor/cuda_products.h"
+#include "tests/support/message_of.h"
 #include "tests/support/tested_kernel_set.h"
 
 namespace jforge {
@@ -59,13 +60,10 @@ TEST(CudaErrors, WhatEndsTheProcessCutsTheRankOff) {
 TEST(CudaErrors, NameThePlaceOfTheCall) {
   const auto expect_place = [](const auto& failing_call,
                                std::source_location where = std::source_location::current()) {
-    try {
-      failing_call();
-      ADD_FAILURE() << "no exception, line " << where.line();
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), ::testing::ContainsRegex(" at [^ ]*/device_errors_test\\.cpp:" +
-                                                         std::to_string(where.line()) + "\\b"));
-    }
+    EXPECT_THAT(test::message_of<Error>(failing_call),
+                ::testing::ContainsRegex(
+                    " at [^ ]*/device_errors_test\\.cpp:" + std::to_string(where.line()) + "\\b"))
+        << "no exception, line " << where.line();
   };
   expect_place([] { cuda_check(cudaErrorMemoryAllocation, "compute"); });
   expect_place([] { cuda_check(cudaErrorInvalidValue, "compute"); });
@@ -124,12 +122,8 @@ TEST(CudaErrors, AProductWhoseRowsDependOnOthersIsFoundWhenItsWeightIsPacked) {
     EXPECT_TRUE(rows_agree());
   }
   const EmulatedSetting setting("JFORGE_EMULATED_ROW_BITS", "rows");
-  try {
-    static_cast<void>(rows_agree());
-    ADD_FAILURE() << "no exception";
-  } catch (const EnvironmentError& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("model.decode_weights = \"bfloat16\""));
-  }
+  EXPECT_THAT(test::message_of<EnvironmentError>([&] { return rows_agree(); }),
+              ::testing::HasSubstr("model.decode_weights = \"bfloat16\""));
 }
 
 /// cuBLAS reports only that its launch failed.
@@ -176,12 +170,9 @@ TEST(CudaErrors, ADeviceThatIsOlderThanTheKernelsIsRefused) {
 }
 
 TEST(CudaErrors, ADriverThatIsTooOldForTheCodeIsNotOurMistake) {
-  try {
-    cuda_check(cudaErrorUnsupportedPtxVersion, "multiply");
-    ADD_FAILURE() << "no exception";
-  } catch (const EnvironmentError& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("install an NVIDIA driver"));
-  }
+  EXPECT_THAT(test::message_of<EnvironmentError>(
+                  [&] { cuda_check(cudaErrorUnsupportedPtxVersion, "multiply"); }),
+              ::testing::HasSubstr("install an NVIDIA driver"));
 }
 
 TEST(CudaErrors, AKernelThatNeedsMoreSharedMemoryThanThereIsSaysSo) {

@@ -15,6 +15,7 @@
 #include "tests/cuda_emulator/arithmetic.h"
 #include "tests/cuda_emulator/fault.h"
 #include "tests/cuda_emulator/warp.h"
+#include "tests/support/message_of.h"
 
 namespace jforge::emulator {
 namespace {
@@ -64,12 +65,7 @@ struct Machine {
   }
   std::string fault_of(const std::string& text, std::uint32_t threads, std::uint64_t first = 0,
                        std::uint64_t second = 0) {
-    try {
-      run_kernel(text, threads, first, second);
-    } catch (const std::runtime_error& error) {
-      return error.what();
-    }
-    return "no fault";
+    return test::message_of<std::runtime_error>([&] { run_kernel(text, threads, first, second); });
   }
 };
 
@@ -598,7 +594,7 @@ std::string exchange(u32 other, const std::string& between) {
 
 TEST(PtxFaults, RacesInSharedMemory) {
   Machine machine;
-  EXPECT_EQ(machine.fault_of(exchange(64, "bar.sync 0;\n"), 128), "no fault");
+  EXPECT_EQ(machine.fault_of(exchange(64, "bar.sync 0;\n"), 128), "nothing thrown");
   EXPECT_THAT(machine.fault_of(exchange(64, ""), 128),
               testing::AnyOf(HasSubstr("race"), HasSubstr("uninitialised")));
   EXPECT_THAT(
@@ -606,7 +602,7 @@ TEST(PtxFaults, RacesInSharedMemory) {
       HasSubstr("race: read from shared byte 4 on is not ordered after the write by thread 1; "
                 "kernel k, block (0, 0, 0), thread (0, 0, 0)"));
   // A warp barrier does not suffice between warps.
-  EXPECT_EQ(machine.fault_of(exchange(1, "bar.warp.sync 0xffffffff;\n"), 128), "no fault");
+  EXPECT_EQ(machine.fault_of(exchange(1, "bar.warp.sync 0xffffffff;\n"), 128), "nothing thrown");
   EXPECT_THAT(machine.fault_of(exchange(64, "bar.warp.sync 0xffffffff;\n"), 128),
               testing::AnyOf(HasSubstr("race"), HasSubstr("uninitialised")));
   const std::string reread = "ld.shared.u32 %r2, [s];\n";
@@ -614,7 +610,7 @@ TEST(PtxFaults, RacesInSharedMemory) {
   EXPECT_EQ(
       machine.fault_of(
           kernel_text(begin + reread + "bar.sync 0;\n@%p1 st.shared.u32 [s], 1;", kShared), 64),
-      "no fault");
+      "nothing thrown");
   EXPECT_THAT(
       machine.fault_of(kernel_text(begin + reread +
                                        "setp.eq.u32 %p2, %r0, 40;\n"
@@ -624,7 +620,7 @@ TEST(PtxFaults, RacesInSharedMemory) {
       HasSubstr("race: write from shared byte 0 on is not ordered after the reads by several "
                 "warps"));
   EXPECT_EQ(machine.fault_of(kernel_text(begin + "red.shared.add.u32 [s], 1;", kShared), 128),
-            "no fault");
+            "nothing thrown");
   // Both count as readers, so that a write needs a barrier.
   for (const int lane : {0, 31}) {
     const std::string write =
@@ -635,7 +631,7 @@ TEST(PtxFaults, RacesInSharedMemory) {
     EXPECT_THAT(machine.fault_of(kernel_text(begin + reread + write, kShared), 32),
                 HasSubstr(race));
     EXPECT_EQ(machine.fault_of(kernel_text(begin + reread + sync + write, kShared), 32),
-              "no fault");
+              "nothing thrown");
     EXPECT_THAT(machine.fault_of(kernel_text(begin + reread + sync + reread + write, kShared), 32),
                 HasSubstr(race));
   }
@@ -661,7 +657,7 @@ TEST(PtxFaults, CopiesThatWereNotWaitedFor) {
   const std::string use = "ld.shared.u32 %r2, [%r1];";
   EXPECT_EQ(
       machine.fault_of(kernel_text(copy + "cp.async.wait_group 0;\n" + use, kShared), 32, data),
-      "no fault");
+      "nothing thrown");
   for (const char* const wait : {"", "cp.async.wait_group 1;\n"}) {
     EXPECT_THAT(machine.fault_of(kernel_text(copy + wait + use, kShared), 32, data),
                 HasSubstr("is not ordered after the cp.async that thread 0 has not waited for"));

@@ -25,6 +25,7 @@
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
 #include "runtime/stop_signal.h"
+#include "tests/support/message_of.h"
 #include "tests/support/mpi_test.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/workers/evaluate/evaluation_fixture.h"
@@ -191,12 +192,8 @@ class EvaluateTest : public ::testing::Test {
   /// Expects this error on every rank, and `part` in rank 0's message.
   template <class SomeError>
   void expect_failure(const std::string& output, const std::string& part, bool chatml = true) {
-    try {
-      (void)evaluate(output, "base", chatml);
-      ADD_FAILURE() << "no error; expected \"" << part << "\"";
-    } catch (const SomeError& error) {
-      EXPECT_THAT(error.what(), HasSubstr(part));
-    }
+    EXPECT_THAT(message_of<SomeError>([&] { return evaluate(output, "base", chatml); }),
+                HasSubstr(part));
     test_world().barrier();
   }
 

@@ -5,18 +5,19 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <limits>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
 #include "tests/distributed/checkpoints/shared_directory.h"
+#include "tests/support/file_size_limit.h"
+#include "tests/support/message_of.h"
 #include "tests/support/mpi_test.h"
 #include "tests/unit/checkpoints/checkpoint_fixture.h"
 
@@ -26,16 +27,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using namespace jforge::test;
-
-template <class Work>
-std::string message_of(ExitCode code, const Work& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.code() == code ? error.what() : std::string("wrong type: ") + error.what();
-  }
-  return "nothing was thrown";
-}
 
 class CheckpointWriterTest : public ::testing::Test {
  protected:
@@ -181,16 +172,12 @@ TEST_F(CheckpointWriterTest, AFailureAtAnyPlaceKeepsTheOldOne) {
 TEST_F(CheckpointWriterTest, AFullDiskOnOneRankIsEverybodysErrorAndTheOldOneStays) {
   CheckpointWriter writer(comm_, root_.path(), {}, account_);
   save(writer, 10, 4);
-  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
-  rlimit old_limit{};
-  getrlimit(RLIMIT_FSIZE, &old_limit);
+  std::optional<FileSizeLimit> limit;
   if (comm_.rank() == last_) {
-    const rlimit limit{8192, old_limit.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &limit);
+    limit.emplace(8192);
   }
   const std::string message = message_of(ExitCode::environment, [&] { save(writer, 20, 5); });
-  setrlimit(RLIMIT_FSIZE, &old_limit);
-  std::signal(SIGXFSZ, old_handler);
+  limit.reset();
   EXPECT_THAT(message, HasSubstr("rank " + std::to_string(last_) + " ("));
   EXPECT_THAT(message, HasSubstr("shard-"));
   expect_newest(10, 4);

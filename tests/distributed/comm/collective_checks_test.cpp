@@ -8,6 +8,7 @@
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/error.h"
+#include "tests/support/message_of.h"
 #include "tests/support/mpi_test.h"
 
 namespace jforge {
@@ -21,15 +22,6 @@ class CollectiveChecks : public ::testing::Test {
  protected:
   void SetUp() override { enable_collective_checks(true); }
   void TearDown() override { enable_collective_checks(false); }
-
-  static std::string message_of(const std::function<void()>& call) {
-    try {
-      call();
-    } catch (const CommError& error) {
-      return error.what();
-    }
-    return "";
-  }
 };
 
 TEST_F(CollectiveChecks, EqualSequencesPass) {
@@ -55,7 +47,7 @@ TEST_F(CollectiveChecks, OtherSizeIsNamedOnEveryRank) {
   const Communicator comm = test_world().duplicate();
   const bool odd = comm.rank() == comm.size() - 1;
   std::vector<float> values(odd ? 11 : 10);
-  const auto message = message_of([&] { all_reduce_sum<float>(comm, values); });
+  const auto message = test::message_of<CommError>([&] { all_reduce_sum<float>(comm, values); });
   EXPECT_THAT(message, HasSubstr("rank 0: #1 all_reduce_sum of 40 bytes"));
   EXPECT_THAT(message, HasSubstr("rank " + std::to_string(comm.size() - 1) +
                                  ": #1 all_reduce_sum of 44 bytes"));
@@ -67,7 +59,7 @@ TEST_F(CollectiveChecks, OtherOperationIsNamedOnEveryRank) {
   }
   const Communicator comm = test_world().duplicate();
   std::vector<float> values(10);
-  const auto message = message_of([&] {
+  const auto message = test::message_of<CommError>([&] {
     if (comm.rank() == 1) {
       broadcast<float>(comm, values, 0);
     } else {
@@ -84,7 +76,7 @@ TEST_F(CollectiveChecks, SkippedOperationIsFoundAtTheNextOne) {
   }
   const Communicator comm = test_world().duplicate();
   std::vector<float> values(10);
-  const auto message = message_of([&] {
+  const auto message = test::message_of<CommError>([&] {
     if (comm.rank() != 1) {
       all_reduce_sum<float>(comm, values);
     }
@@ -100,8 +92,8 @@ TEST_F(CollectiveChecks, OtherRootIsNamed) {
   }
   const Communicator comm = test_world().duplicate();
   std::vector<float> values(10);
-  const auto message =
-      message_of([&] { broadcast<float>(comm, values, comm.rank() == 0 ? 0 : 1); });
+  const auto message = test::message_of<CommError>(
+      [&] { broadcast<float>(comm, values, comm.rank() == 0 ? 0 : 1); });
   EXPECT_THAT(message, HasSubstr("root 0; rank 1"));
 }
 

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "runtime/log.h"
+#include "tests/support/message_of.h"
 #include "tests/support/mpi_test.h"
 
 namespace jforge {
@@ -39,18 +40,15 @@ TEST(Agree, AStopOnAnyRankIsSeenByAll) {
 TEST(Agree, OneRanksErrorReachesAllWithCodeRankAndHost) {
   const Communicator& world = test_world();
   for (Rank bad = 0; bad < world.size(); ++bad) {
-    try {
-      (void)agree(world, false, [&] {
-        if (world.rank() == bad) {
-          throw DataError("shard 7 is torn");
-        }
-      });
-      FAIL() << "no exception";
-    } catch (const DataError& error) {
-      EXPECT_EQ(error.code(), ExitCode::input_data);
-      EXPECT_THAT(error.what(), StartsWith("rank " + std::to_string(bad) + " (" + host_name() +
-                                           "): shard 7 is torn"));
-    }
+    EXPECT_THAT(
+        test::message_of<DataError>([&] {
+          (void)agree(world, false, [&] {
+            if (world.rank() == bad) {
+              throw DataError("shard 7 is torn");
+            }
+          });
+        }),
+        StartsWith("rank " + std::to_string(bad) + " (" + host_name() + "): shard 7 is torn"));
   }
   // The ranks are still in step.
   EXPECT_FALSE(agree(world, false, [] {}));
@@ -61,17 +59,15 @@ TEST(Agree, WorstCodeAndLowestFailingRanksMessage) {
   if (world.size() < 2) {
     return;
   }
-  try {
-    (void)agree(world, false, [&] {
-      if (world.rank() == world.size() - 1) {
-        throw NumericalError("loss is NaN");
-      }
-      throw DataError("bad line");
-    });
-    FAIL() << "no exception";
-  } catch (const NumericalError& error) {
-    EXPECT_THAT(error.what(), AllOf(StartsWith("rank 0 ("), HasSubstr("bad line")));
-  }
+  EXPECT_THAT(test::message_of<NumericalError>([&] {
+                (void)agree(world, false, [&] {
+                  if (world.rank() == world.size() - 1) {
+                    throw NumericalError("loss is NaN");
+                  }
+                  throw DataError("bad line");
+                });
+              }),
+              AllOf(StartsWith("rank 0 ("), HasSubstr("bad line")));
 }
 
 TEST(Agree, OwnExceptionIsNestedInside) {
@@ -102,17 +98,15 @@ TEST(Agree, AnInterruptionDoesNotHideAFailure) {
   if (world.size() < 2) {
     return;
   }
-  try {
-    (void)agree(world, true, [&] {
-      if (world.rank() == 0) {
-        throw Interrupted("stopped");
-      }
-      throw DataError("torn");
-    });
-    FAIL() << "no exception";
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), StartsWith("rank 1 ("));
-  }
+  EXPECT_THAT(test::message_of<DataError>([&] {
+                (void)agree(world, true, [&] {
+                  if (world.rank() == 0) {
+                    throw Interrupted("stopped");
+                  }
+                  throw DataError("torn");
+                });
+              }),
+              StartsWith("rank 1 ("));
 }
 
 TEST(Agree, TheFailingRankSaysItBeforeTheOthersAnswer) {

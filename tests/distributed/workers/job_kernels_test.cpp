@@ -15,6 +15,7 @@
 #include "runtime/comm/local_rank.h"
 #include "runtime/error.h"
 #include "runtime/tensor/cuda_memory.h"
+#include "tests/support/message_of.h"
 #include "tests/support/mpi_test.h"
 
 namespace jforge {
@@ -69,12 +70,9 @@ TEST(JobKernels, HeadsThatNoDeviceTakesAreTheCpus) {
   model.num_kv_heads = 2;
   model.hidden_size = 66 * 64;
   EXPECT_NO_THROW(expect_attention(Device::cpu, model));
-  try {
-    expect_attention(Device::cuda, model);
-    FAIL() << "33 query heads to a key head";
-  } catch (const EnvironmentError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("66 query heads and 2 key heads, 33 to one"));
-  }
+  EXPECT_THAT(test::message_of<EnvironmentError>([&] { expect_attention(Device::cuda, model); }),
+              HasSubstr("66 query heads and 2 key heads, 33 to one"))
+      << "33 query heads to a key head";
   model.num_heads = 64;
   EXPECT_NO_THROW(expect_attention(Device::cuda, model));
 }
@@ -88,13 +86,11 @@ TEST(JobKernels, ADifferentOneIsRefusedByAllRanks) {
   const int last = comm.size() - 1;
   for (const auto& [odd, others] :
        {std::pair{Device::cpu, Device::cuda}, std::pair{Device::cuda, Device::cpu}}) {
-    try {
-      expect_common_device(comm, comm.rank() == last ? odd : others);
-      FAIL() << "rank " << comm.rank() << " went on";
-    } catch (const EnvironmentError& error) {
-      EXPECT_THAT(error.what(), HasSubstr(fmt::format("rank {} on {}", last,
-                                                      odd == Device::cpu ? "the CPU" : "a CUDA")));
-    }
+    EXPECT_THAT(
+        test::message_of<EnvironmentError>(
+            [&] { expect_common_device(comm, comm.rank() == last ? odd : others); }),
+        HasSubstr(fmt::format("rank {} on {}", last, odd == Device::cpu ? "the CPU" : "a CUDA")))
+        << "rank " << comm.rank() << " went on";
   }
 }
 

@@ -12,6 +12,7 @@
 #include "runtime/comm/collectives.h"
 #include "runtime/error.h"
 #include "tests/distributed/checkpoints/shared_directory.h"
+#include "tests/support/message_of.h"
 #include "tests/support/mpi_test.h"
 #include "tests/unit/checkpoints/checkpoint_fixture.h"
 
@@ -55,13 +56,7 @@ class ModelStateTest : public ::testing::Test {
   /// Returns the error of `load`, equal on all ranks, of type input_data (exit code 3).
   template <class Load>
   std::string everybodys_error(const Load& load) const {
-    std::string said = "nothing was thrown";
-    try {
-      load();
-    } catch (const DataError& error) {
-      EXPECT_EQ(static_cast<int>(error.code()), 3);
-      said = error.what();
-    }
+    const std::string said = message_of<DataError>(load);
     EXPECT_EQ(broadcast_text(comm_, said, 0), said);
     EXPECT_THAT(said, HasSubstr("rank 0 ("));
     return said;

@@ -15,6 +15,7 @@
 #include "model/transformer/weight_init.h"
 #include "runtime/random.h"
 #include "runtime/tensor/buffer.h"
+#include "tests/support/message_of.h"
 #include "tests/support/tiny_config.h"
 #include "workers/train/distillation_trainer.h"
 
@@ -152,16 +153,5 @@ class ReferenceOptimizer {
   std::vector<double> second_;
   int steps_ = 0;
 };
-
-/// Returns the message of the Error with this code, or a complaint.
-template <class Work>
-std::string message_of(ExitCode code, const Work& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.code() == code ? error.what() : std::string("wrong type: ") + error.what();
-  }
-  return "nothing was thrown";
-}
 
 }  // namespace jforge::test

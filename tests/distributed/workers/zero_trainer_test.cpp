@@ -224,10 +224,11 @@ TEST_F(ZeroTrainerTest, StagesAndPlacesOfTheStateTrainAlike) {
   }
 }
 
+/// `size` samples, which repeat the first `batch` of them.
 class RepeatedSource final : public SampleSource {
  public:
-  explicit RepeatedSource(std::int64_t batch) : batch_(batch) {}
-  [[nodiscard]] std::int64_t size() const override { return 1000 * batch_; }
+  RepeatedSource(std::int64_t batch, std::int64_t size) : batch_(batch), size_(size) {}
+  [[nodiscard]] std::int64_t size() const override { return size_; }
   [[nodiscard]] std::int64_t length(std::int64_t index) const override {
     return source_.length(index % batch_);
   }
@@ -237,6 +238,7 @@ class RepeatedSource final : public SampleSource {
 
  private:
   std::int64_t batch_;
+  std::int64_t size_;
   SyntheticSource source_{1000};
 };
 
@@ -254,7 +256,7 @@ TEST_F(ZeroTrainerTest, AWarmStepWaitsForItsDeviceOnce) {
     config.optimizer.offload = offload;
     config.teacher = stage % 2 == 1 ? TeacherKind::frozen : TeacherKind::detached;
     config.compute = stage == 2 ? DType::bfloat16 : DType::float32;
-    RepeatedSource source(config.batch_samples);
+    RepeatedSource source(config.batch_samples, 1000 * config.batch_samples);
     std::uint64_t before = 0;
     std::uint64_t all = 0;
     TrainHooks hooks;
@@ -479,18 +481,7 @@ TEST_F(ZeroTrainerTest, NoStepHasMoreThanTheWholePeak) {
 TEST_F(ZeroTrainerTest, LossFalls) {
   TrainConfig config = config_for_tests();
   config.learning_rate = 2e-2;
-  /// The same eight samples again and again.
-  class Repeating : public SyntheticSource {
-   public:
-    Repeating() : SyntheticSource(8) {}
-    [[nodiscard]] std::int64_t size() const override { return 1000; }
-    [[nodiscard]] std::int64_t length(std::int64_t index) const override {
-      return SyntheticSource::length(index % 8);
-    }
-    [[nodiscard]] TrainingSample sample(std::int64_t index) override {
-      return SyntheticSource::sample(index % 8);
-    }
-  } source;
+  RepeatedSource source(8, 1000);
   const Run run = train(config, source, 60);
   EXPECT_LT(run.metrics.back().loss, 0.6 * run.metrics.front().loss);
 }

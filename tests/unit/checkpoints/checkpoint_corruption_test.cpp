@@ -7,6 +7,7 @@
 
 #include "runtime/error.h"
 #include "runtime/read_file.h"
+#include "tests/support/message_of.h"
 #include "tests/unit/checkpoints/checkpoint_fixture.h"
 
 namespace jforge {
@@ -61,13 +62,9 @@ TEST_F(CheckpointCorruption, AFolderOfCheckpointsNamesTheNewest) {
   simulate_checkpoint(folder, 1, 500, 1, 5);
   const auto newest = simulate_checkpoint(folder, 2, 3, 1, 5);
   for (const auto& named : {run.path(), folder}) {
-    try {
-      static_cast<void>(open_checkpoint(named));
-      FAIL();
-    } catch (const DataError& error) {
-      EXPECT_THAT(error.what(), testing::StartsWith(named.string() + " is no checkpoint itself"));
-      EXPECT_THAT(error.what(), testing::EndsWith("such as " + newest.string()));
-    }
+    const std::string message = test::message_of<DataError>([&] { return open_checkpoint(named); });
+    EXPECT_THAT(message, testing::StartsWith(named.string() + " is no checkpoint itself"));
+    EXPECT_THAT(message, testing::EndsWith("such as " + newest.string()));
   }
 }
 
@@ -193,13 +190,12 @@ void expect_refused_by_its_own_word(const std::function<void(CheckpointManifest&
   commit_checkpoint(directory, manifest);
   const Checkpoint checkpoint = open_checkpoint(directory);
   std::vector<float> flat(static_cast<std::size_t>(state.table.flat_size()));
-  try {
+  const std::string message = test::message_of<DataError>([&] {
     read_weights(checkpoint, state.table, TensorView(flat.data(), {state.table.flat_size()}));
-    FAIL() << "read a foreign shard";
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("shard-00001-of-00002.h5 is a foreign shard"));
-    EXPECT_THAT(error.what(), HasSubstr(reason));
-  }
+  });
+  EXPECT_THAT(message, HasSubstr("shard-00001-of-00002.h5 is a foreign shard"))
+      << "read a foreign shard";
+  EXPECT_THAT(message, HasSubstr(reason));
 }
 
 TEST(CheckpointForeignShard, RefusedByItsOwnAttributes) {

@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
+#include "tests/support/file_size_limit.h"
 #include "tests/unit/checkpoints/checkpoint_fixture.h"
 
 namespace jforge {
@@ -81,19 +81,14 @@ TEST(CheckpointCrash, KilledAnywhereOldOrNewLoads) {
 TEST(CheckpointCrash, FileSizeLimitIsAnEnvironmentErrorAndTheLastGoodStays) {
   const test::TemporaryDirectory root;
   simulate_checkpoint(root.path(), 1, 500, 1, 5);
-  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
-  rlimit old_limit{};
-  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old_limit), 0);
   for (const rlim_t bytes : {rlim_t{0}, rlim_t{4096}, rlim_t{60000}}) {
-    const rlimit limit{bytes, old_limit.rlim_max};
-    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    EXPECT_THROW(simulate_checkpoint(root.path(), 1, 1000, 1, 6), EnvironmentError) << bytes;
-    setrlimit(RLIMIT_FSIZE, &old_limit);
+    {
+      const test::FileSizeLimit limit(bytes);
+      EXPECT_THROW(simulate_checkpoint(root.path(), 1, 1000, 1, 6), EnvironmentError) << bytes;
+    }
     EXPECT_EQ(find_newest_checkpoint(root.path()).newest->manifest.state.step, 500);
     EXPECT_TRUE(std::filesystem::is_empty(root.path() / checkpoint_directory_name(1, 1000)));
   }
-  setrlimit(RLIMIT_FSIZE, &old_limit);
-  std::signal(SIGXFSZ, old_handler);
   simulate_checkpoint(root.path(), 1, 1000, 1, 6);
   EXPECT_EQ(find_newest_checkpoint(root.path()).newest->manifest.state.step, 1000);
 }

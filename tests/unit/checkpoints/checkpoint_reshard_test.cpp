@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/error.h"
+#include "tests/support/message_of.h"
 #include "tests/unit/checkpoints/checkpoint_fixture.h"
 
 namespace jforge {
@@ -170,12 +171,11 @@ TEST(CheckpointReshard, AnotherModelIsRefusedByTensorName) {
   wider.intermediate_size = 48;
   const ParameterTable table(wider, 1);
   std::vector<float> flat(static_cast<std::size_t>(table.flat_size()));
-  try {
-    read_weights(checkpoint, table, TensorView(flat.data(), {table.flat_size()}));
-    FAIL() << "read a checkpoint of another model";
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("mlp.gate_proj.weight [40, 24]"));
-  }
+  EXPECT_THAT(test::message_of<DataError>([&] {
+                read_weights(checkpoint, table, TensorView(flat.data(), {table.flat_size()}));
+              }),
+              ::testing::HasSubstr("mlp.gate_proj.weight [40, 24]"))
+      << "read a checkpoint of another model";
   TransformerConfig tied = tiny_config();
   tied.tie_word_embeddings = true;
   const ParameterTable smaller(tied, 1);

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -14,6 +13,8 @@
 #include "checkpoints/safetensors.h"
 #include "model/transformer/weight_init.h"
 #include "runtime/error.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temporary_directory.h"
 
 namespace jforge {
 
@@ -27,14 +28,10 @@ inline constexpr const char* kConfig = R"({
 
 class HfModelTest : public ::testing::Test {
  protected:
-  HfModelTest()
-      : root_(std::filesystem::temp_directory_path() / ("jforge-hf-" + std::to_string(::getpid()))),
-        source_(root_ / "source") {
-    std::filesystem::remove_all(root_);
+  HfModelTest() {
     std::filesystem::create_directories(source_);
     write(source_ / "config.json", kConfig);
   }
-  ~HfModelTest() override { std::filesystem::remove_all(root_); }
 
   static void write(const std::filesystem::path& path, const std::string& text) {
     std::ofstream(path, std::ios::binary) << text;
@@ -52,12 +49,7 @@ class HfModelTest : public ::testing::Test {
   }
   template <class Action>
   static std::string refusal(const Action& action) {
-    try {
-      action();
-    } catch (const DataError& error) {
-      return error.what();
-    }
-    return "was not refused";
+    return test::message_of<DataError>(action);
   }
   std::string config_refusal() {
     return refusal([&] { (void)read_hf_config(source_); });
@@ -93,8 +85,9 @@ class HfModelTest : public ::testing::Test {
     load_hf_weights(directory, model.config, model.table, model.flat());
   }
 
-  std::filesystem::path root_;
-  std::filesystem::path source_;
+  test::TemporaryDirectory scratch_;
+  const std::filesystem::path root_ = scratch_.path();
+  const std::filesystem::path source_ = root_ / "source";
 };
 
 }  // namespace jforge

@@ -2,17 +2,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <bit>
 #include <cmath>
-#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <limits>
 
 #include "runtime/read_file.h"
+#include "tests/support/file_size_limit.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temporary_directory.h"
 
 namespace jforge {
 namespace {
@@ -22,13 +22,6 @@ using ::testing::HasSubstr;
 
 class SafetensorsTest : public ::testing::Test {
  protected:
-  SafetensorsTest()
-      : directory_(fs::temp_directory_path() /
-                   ("jforge-safetensors-" + std::to_string(::getpid()))) {
-    fs::create_directories(directory_);
-  }
-  ~SafetensorsTest() override { fs::remove_all(directory_); }
-
   fs::path write_raw(const std::string& header, const std::string& data) {
     return write_raw(header.size(), header, data);
   }
@@ -40,15 +33,11 @@ class SafetensorsTest : public ::testing::Test {
     return path;
   }
   static std::string refusal(const fs::path& path) {
-    try {
-      const SafetensorsFile file(path);
-    } catch (const DataError& error) {
-      return error.what();
-    }
-    return "was not refused";
+    return test::message_of<DataError>([&] { const SafetensorsFile file(path); });
   }
 
-  fs::path directory_;
+  test::TemporaryDirectory scratch_;
+  const fs::path directory_ = scratch_.path();
 };
 
 TEST_F(SafetensorsTest, WritesAndReadsFloat32Exactly) {
@@ -136,13 +125,8 @@ TEST_F(SafetensorsTest, RefusesMissingTensorAndWrongShapeByName) {
   const SafetensorsFile file(
       write_raw(R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", std::string(8, '\0')));
   std::vector<float> values(2);
-  const auto message = [&](const char* name, std::vector<std::int64_t> shape) -> std::string {
-    try {
-      file.read_float32(name, shape, values);
-    } catch (const DataError& error) {
-      return error.what();
-    }
-    return "was not refused";
+  const auto message = [&](const char* name, std::vector<std::int64_t> shape) {
+    return test::message_of<DataError>([&] { file.read_float32(name, shape, values); });
   };
   EXPECT_THAT(message("absent", {2}), HasSubstr("absent"));
   EXPECT_THAT(message("x", {1, 2}), HasSubstr("shape [2], expected [1, 2]"));
@@ -241,18 +225,13 @@ TEST_F(SafetensorsTest, WritesTensorsOfMoreThanOneChunk) {
 
 TEST_F(SafetensorsTest, AFullDiskIsAnEnvironmentErrorAndLeavesNothing) {
   const std::vector<float> values(std::size_t{1} << 12);
-  const auto quiet = ::signal(SIGXFSZ, SIG_IGN);
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  rlimit tight = before;
-  tight.rlim_cur = 8 << 10;
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &tight), 0);
-  EXPECT_THROW(
-      write_safetensors(directory_ / "full.safetensors",
-                        std::vector<SafetensorsTensor>{{"x", {1 << 12}, values, DType::float32}}),
-      EnvironmentError);
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
-  ::signal(SIGXFSZ, quiet);
+  {
+    const test::FileSizeLimit limit(8 << 10);
+    EXPECT_THROW(
+        write_safetensors(directory_ / "full.safetensors",
+                          std::vector<SafetensorsTensor>{{"x", {1 << 12}, values, DType::float32}}),
+        EnvironmentError);
+  }
   EXPECT_TRUE(fs::is_empty(directory_));
 }
 

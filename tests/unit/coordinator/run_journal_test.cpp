@@ -1,5 +1,6 @@
 #include "coordinator/run_journal.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -7,6 +8,7 @@
 #include "runtime/error.h"
 #include "runtime/read_file.h"
 #include "runtime/text_seal.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
 
 namespace jforge {
@@ -59,12 +61,9 @@ TEST_F(RunJournalTest, DamagedStatusIsNamed) {
        {std::string(), std::string("{"), std::string("[]"), std::string("null"), std::string("7"),
         flipped, whole.substr(0, whole.size() / 2)}) {
     std::ofstream(directory_ / "run.json", std::ios::binary) << text;
-    try {
-      (void)read_run_status(directory_);
-      ADD_FAILURE() << text;
-    } catch (const DataError& error) {
-      EXPECT_NE(std::string(error.what()).find("run.json"), std::string::npos);
-    }
+    EXPECT_THAT(test::message_of<DataError>([&] { return read_run_status(directory_); }),
+                ::testing::HasSubstr("run.json"))
+        << text;
   }
 }
 

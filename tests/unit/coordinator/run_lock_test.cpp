@@ -2,12 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -16,6 +14,8 @@
 
 #include "runtime/error.h"
 #include "runtime/read_file.h"
+#include "tests/support/file_size_limit.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
 
 namespace jforge {
@@ -37,14 +37,11 @@ TEST_F(RunLockTest, IsReleasedAndCanBeTakenAgain) {
 
 TEST_F(RunLockTest, ALiveHolderIsNamed) {
   RunLock holder(directory_, fast_);
-  try {
-    RunLock second(directory_, RunLock::Timing{0.05, 60});
-    FAIL() << "two owners";
-  } catch (const EnvironmentError& error) {
-    EXPECT_NE(std::string(error.what()).find("pid " + std::to_string(::getpid())),
-              std::string::npos)
-        << error.what();
-  }
+  EXPECT_THAT(test::message_of<EnvironmentError>([&] {
+                RunLock second(directory_, RunLock::Timing{0.05, 60});
+              }),
+              ::testing::HasSubstr("pid " + std::to_string(::getpid())))
+      << "two owners";
   EXPECT_TRUE(std::filesystem::exists(directory_ / "lock"));
 }
 
@@ -124,13 +121,11 @@ TEST_F(RunLockTest, ARefreshSeenHalfWrittenStillNamesItsHolder) {
       }
     }
   });
-  try {
-    const RunLock lock(directory_, RunLock::Timing{0.05, 60});
-    ADD_FAILURE() << "two owners";
-  } catch (const EnvironmentError& error) {
-    EXPECT_NE(std::string(error.what()).find("host elsewhere, pid 1, job 7"), std::string::npos)
-        << error.what();
-  }
+  EXPECT_THAT(test::message_of<EnvironmentError>([&] {
+                const RunLock lock(directory_, RunLock::Timing{0.05, 60});
+              }),
+              ::testing::HasSubstr("host elsewhere, pid 1, job 7"))
+      << "two owners";
   over = true;
   holder.join();
 }
@@ -202,15 +197,10 @@ TEST_F(RunLockTest, AnUnwritableDirectoryIsNamed) {
 }
 
 TEST_F(RunLockTest, AFailedWriteLeavesNoLockBehind) {
-  const auto quiet = ::signal(SIGXFSZ, SIG_IGN);
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  rlimit none = before;
-  none.rlim_cur = 0;
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &none), 0);
-  EXPECT_THROW(RunLock(directory_, fast_), EnvironmentError);
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
-  ::signal(SIGXFSZ, quiet);
+  {
+    const test::FileSizeLimit none(0);
+    EXPECT_THROW(RunLock(directory_, fast_), EnvironmentError);
+  }
   EXPECT_FALSE(std::filesystem::exists(directory_ / "lock"));
   const RunLock next(directory_, fast_);
 }

@@ -19,6 +19,7 @@
 #include "model/transformer/training_transformer.h"
 #include "runtime/error.h"
 #include "runtime/read_file.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/launch/plan_model.h"
 
@@ -274,16 +275,13 @@ TEST(MemoryPlan, WhatCannotFitIsRefusedWithBothFigures) {
       plan_memory(job(), plan_model(), 2, Device::cpu, {std::nullopt, 30}, false);
   const double most = std::max(plan.generation(), plan.training());
   EXPECT_NO_THROW(expect_fits(plan, job(), {}, 2, static_cast<std::uint64_t>(2 * most)));
-  try {
-    expect_fits(plan, job(), {}, 2, static_cast<std::uint64_t>(2 * plan.training()) - 1);
-    FAIL() << "accepted";
-  } catch (const EnvironmentError& error) {
-    EXPECT_EQ(error.code(), ExitCode::environment);
-    EXPECT_THAT(error.what(),
-                AllOf(HasSubstr("training needs"), HasSubstr("train.tokens_per_rank (now 5000)"),
-                      HasSubstr(fmt::format("{:.1f} MB for the 2", 2 * plan.training() / 1e6)),
-                      HasSubstr(fmt::format("and {:.1f} MB are", 2 * plan.training() / 1e6))));
-  }
+  EXPECT_THAT(test::message_of<EnvironmentError>([&] {
+                expect_fits(plan, job(), {}, 2,
+                            static_cast<std::uint64_t>(2 * plan.training()) - 1);
+              }),
+              AllOf(HasSubstr("training needs"), HasSubstr("train.tokens_per_rank (now 5000)"),
+                    HasSubstr(fmt::format("{:.1f} MB for the 2", 2 * plan.training() / 1e6)),
+                    HasSubstr(fmt::format("and {:.1f} MB are", 2 * plan.training() / 1e6))));
   EXPECT_THAT(
       [&] { expect_fits(plan, job(), {}, 1, static_cast<std::uint64_t>(plan.generation()) - 1); },
       ::testing::ThrowsMessage<EnvironmentError>(

@@ -3,21 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 #include "runtime/error.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/write_text.h"
 
 namespace jforge {
 namespace {
 
 using test::TemporaryDirectory;
+using test::write_text;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-void write(const std::filesystem::path& path, const std::string& text) {
-  std::ofstream(path, std::ios::binary) << text;
-}
 
 std::string row(int round, int step, double loss) {
   return "{\"round\": " + std::to_string(round) + ", \"step\": " + std::to_string(step) +
@@ -26,7 +23,7 @@ std::string row(int round, int step, double loss) {
 
 TEST(MetricsReader, RowsOfRoundsInTheOrderOfSteps) {
   const TemporaryDirectory directory;
-  write(directory / "metrics.1.jsonl", row(2, 1, 5) + row(1, 2, 3) + row(1, 1, 4));
+  write_text(directory / "metrics.1.jsonl", row(2, 1, 5) + row(1, 2, 3) + row(1, 1, 4));
   const auto rounds = read_metrics(directory.path());
   ASSERT_EQ(rounds.size(), 2U);
   ASSERT_EQ(rounds.at(1).size(), 2U);
@@ -39,10 +36,10 @@ TEST(MetricsReader, RowsOfRoundsInTheOrderOfSteps) {
 
 TEST(MetricsReader, AnAttemptReplacesWhatEarlierOnesMadeFromItsFirstStepOn) {
   const TemporaryDirectory directory;
-  write(directory / "metrics.9.jsonl",
-        row(1, 1, 90) + row(1, 2, 91) + row(1, 3, 92) + row(1, 4, 93) + row(2, 1, 94));
-  write(directory / "metrics.10.jsonl", row(1, 2, 101) + row(1, 3, 102));
-  write(directory / "metrics.11.jsonl", "");  // an attempt that only evaluated
+  write_text(directory / "metrics.9.jsonl",
+             row(1, 1, 90) + row(1, 2, 91) + row(1, 3, 92) + row(1, 4, 93) + row(2, 1, 94));
+  write_text(directory / "metrics.10.jsonl", row(1, 2, 101) + row(1, 3, 102));
+  write_text(directory / "metrics.11.jsonl", "");  // an attempt that only evaluated
   const auto rounds = read_metrics(directory.path());
   ASSERT_EQ(rounds.size(), 1U);  // without the abandoned branch's round
   const auto& rows = rounds.at(1);
@@ -56,7 +53,7 @@ TEST(MetricsReader, OtherFilesAreNoMetrics) {
   const TemporaryDirectory directory;
   for (const char* name : {"metrics.jsonl", "metrics..jsonl", "metrics.x.jsonl", "metrics.1x.jsonl",
                            "metrics.1.jsonl.bak", "metrics.-1.jsonl", "my.metrics.1.jsonl"}) {
-    write(directory / name, "no JSON\n");
+    write_text(directory / name, "no JSON\n");
   }
   EXPECT_THAT(read_metrics(directory.path()), IsEmpty());
 }
@@ -65,7 +62,7 @@ TEST(MetricsReader, ATornLastLineIsIgnored) {
   const TemporaryDirectory directory;
   const std::string next = row(1, 2, 3);
   for (std::size_t kept = 0; kept < next.size(); ++kept) {
-    write(directory / "metrics.1.jsonl", row(1, 1, 4) + next.substr(0, kept));
+    write_text(directory / "metrics.1.jsonl", row(1, 1, 4) + next.substr(0, kept));
     ASSERT_EQ(read_metrics(directory.path()).at(1).size(), 1U) << kept;
   }
 }
@@ -74,13 +71,10 @@ TEST(MetricsReader, AnyOtherBadLineIsNamed) {
   const TemporaryDirectory directory;
   for (const char* bad : {"", "{\"round\": 1, \"st", "[]", "7", "{\"round\": 1}", "{\"step\": 1}",
                           "{\"round\": \"one\", \"step\": 1}", "{\"round\": 1, \"step\": null}"}) {
-    write(directory / "metrics.1.jsonl", row(1, 1, 4) + bad + "\n" + row(1, 2, 3));
-    try {
-      (void)read_metrics(directory.path());
-      ADD_FAILURE() << "accepted: " << bad;
-    } catch (const DataError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("metrics.1.jsonl:2"));
-    }
+    write_text(directory / "metrics.1.jsonl", row(1, 1, 4) + bad + "\n" + row(1, 2, 3));
+    EXPECT_THAT(test::message_of<DataError>([&] { return read_metrics(directory.path()); }),
+                HasSubstr("metrics.1.jsonl:2"))
+        << "accepted: " << bad;
   }
 }
 

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <sstream>
@@ -12,26 +11,20 @@
 #include "results/report/report_text.h"
 #include "results/report/speed_figures.h"
 #include "runtime/error.h"
+#include "runtime/read_file.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/write_text.h"
 
 namespace jforge {
 namespace {
 
 using test::TemporaryDirectory;
+using test::write_text;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using Json = nlohmann::ordered_json;
-
-void write(const std::filesystem::path& path, const std::string& text) {
-  std::filesystem::create_directories(path.parent_path());
-  std::ofstream(path, std::ios::binary) << text;
-}
-
-std::string read(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 /// Speeds at one batch size: `tokens_per_second` ± 4, `speed_up` ± 0.125, or null.
 Json speed(int batch, const Json& tokens_per_second, const Json& speed_up) {
@@ -72,7 +65,7 @@ void write_evaluation(const TemporaryDirectory& run) {
         {"final",
          {{"gsm8k", {{"ar", figures(0.88, 1, 120)}, {"jacobi", figures(0.88, 2.5, nullptr)}}}}}}},
       {"complete", {"base", "final"}}};
-  write(run / "evaluation/summary.json", summary.dump());
+  write_text(run / "evaluation/summary.json", summary.dump());
 }
 
 std::size_t code_points(const std::string& line) {
@@ -124,15 +117,15 @@ TEST(Report, BeginsWithTheResult) {
   const TemporaryDirectory run;
   write_evaluation(run);
   static_cast<void>(write_report(run.path()));
-  EXPECT_THAT(read(run / "report.md"),
+  EXPECT_THAT(read_file(run / "report.md"),
               HasSubstr("\n\nOn gsm8k the model `final` makes 2.50 tokens per forward pass (base "
                         "1.25) by jacobi, 88.0 % right (base 90.5 %).\n\n"));
   const TemporaryDirectory one;
   const Json methods = {{"ar", figures(0.5, 1, 100)}, {"jacobi", figures(0.5, 2, 90, 0.75)}};
-  write(one / "evaluation/summary.json",
-        Json{{"models", {{"m", {{"math", methods}}}}}, {"complete", {"m"}}}.dump());
+  write_text(one / "evaluation/summary.json",
+             Json{{"models", {{"m", {{"math", methods}}}}}, {"complete", {"m"}}}.dump());
   static_cast<void>(write_report(one.path()));
-  EXPECT_THAT(read(one / "report.md"),
+  EXPECT_THAT(read_file(one / "report.md"),
               HasSubstr("\n\nOn math the model `m` makes 2.00 tokens per forward pass by jacobi, "
                         "50.0 % right, at 0.75 times the speed of its ordinary decoding in batches "
                         "of 1.\n\n"));
@@ -148,9 +141,9 @@ TEST(Report, FiguresAreWrittenAsCsv) {
           {"math",
            {{"jacobi",
              {{"accuracy", nullptr}, {"speed", Json::array({{{"speed_up", 1.25}}})}}}}}}}}}};
-  write(run / "evaluation/summary.json", summary.dump());
+  write_text(run / "evaluation/summary.json", summary.dump());
   static_cast<void>(write_report(run.path()));
-  EXPECT_EQ(read(run / "evaluation/results.csv"),
+  EXPECT_EQ(read_file(run / "evaluation/results.csv"),
             "model,task,method,accuracy,remark,n,speed.0.speed_up\r\n"
             "\"a,\"\"b\"\"\",gsm8k,ar,0.5,\"two\nlines\",200,\r\n"
             "\"a,\"\"b\"\"\",math,jacobi,,,,1.25\r\n");
@@ -177,11 +170,11 @@ TEST(Report, TablesShowEveryModelTaskAndMethod) {
   EXPECT_EQ(cell_of(tables, {"final", "jacobi"}, "tokens/s"), "–");
   EXPECT_EQ(cell_of(tables, {"final", "jacobi"}, "over AR"), "–");
   EXPECT_EQ(cell_of(tables, {"final", "ar"}, "over AR"), "–");
-  const std::string report = read(run / "report.md");
+  const std::string report = read_file(run / "report.md");
   EXPECT_THAT(report, HasSubstr(tables));
   EXPECT_EQ(report.find("| tokens/s"), report.rfind("| tokens/s")) << "speeds are shown twice";
   for (const char* name : {"tpf", "accuracy", "speed"}) {
-    EXPECT_THAT(read(run / ("figures/" + std::string(name) + ".svg")), HasSubstr("</svg>"));
+    EXPECT_THAT(read_file(run / ("figures/" + std::string(name) + ".svg")), HasSubstr("</svg>"));
   }
 }
 
@@ -190,14 +183,14 @@ TEST(Report, TheFigureOfTpfHasIntervals) {
   write_evaluation(run);
   (void)write_report(run.path());
   const auto error_bars = [&] {
-    const std::string svg = read(run / "figures/tpf.svg");
+    const std::string svg = read_file(run / "figures/tpf.svg");
     const std::regex stroke("#222222");
     return std::distance(std::sregex_iterator(svg.begin(), svg.end(), stroke), {});
   };
   EXPECT_EQ(error_bars(), 2) << "two bars of jacobi";
-  Json summary = Json::parse(read(run / "evaluation/summary.json"));
+  Json summary = Json::parse(read_file(run / "evaluation/summary.json"));
   summary["models"]["base"]["gsm8k"]["jacobi"].erase("tpf_low");
-  write(run / "evaluation/summary.json", summary.dump());
+  write_text(run / "evaluation/summary.json", summary.dump());
   (void)write_report(run.path());
   EXPECT_EQ(error_bars(), 1);
 }
@@ -212,7 +205,7 @@ TEST(Report, SpeedsAreShownAtEachBatchAndOnlyFromRepeats) {
   methods["jacobi"]["speed"].push_back(speed(32, 250, 0.25));
   methods["jacobi"]["speed"][1]["remark"] = "load average of 3.1 per core";
   const auto tables = [&] {
-    write(run / "evaluation/summary.json", summary.dump());
+    write_text(run / "evaluation/summary.json", summary.dump());
     return write_report(run.path()).evaluation;
   };
   const auto speed_at_batch = [&](const std::string& batch) {
@@ -229,11 +222,11 @@ TEST(Report, SpeedsAreShownAtEachBatchAndOnlyFromRepeats) {
   EXPECT_THAT(tables(), HasSubstr("**Speeds at batch 32 mean little: load average of 3.1 per "
                                   "core.**\n"));
   EXPECT_THAT(tables(), Not(HasSubstr("12345"))) << "of the accuracy's passes";
-  EXPECT_THAT(read(run / "figures/speed.svg"), HasSubstr("#222222")) << "error bars";
+  EXPECT_THAT(read_file(run / "figures/speed.svg"), HasSubstr("#222222")) << "error bars";
   methods["ar"].erase("speed");
   methods["jacobi"].erase("speed");
   EXPECT_THAT(tables(), Not(HasSubstr("tokens/s")));
-  EXPECT_THAT(read(run / "report.md"), HasSubstr("- speed: not measured"));
+  EXPECT_THAT(read_file(run / "report.md"), HasSubstr("- speed: not measured"));
 }
 
 TEST(FastestByClock, NamesAWinnerOrSaysThatThereIsNone) {
@@ -289,7 +282,7 @@ TEST(FastestByClock, TokensPerSecondOfOtherRanksDoNotCompare) {
     summary["models"]["final"]["gsm8k"]["mr"] = figures(0.9, 2, 100, 2);
     summary["models"]["final"]["gsm8k"]["jacobi"]["speed"] = here["speed"];
     summary["models"]["final"]["gsm8k"]["mr"]["speed"] = (apart ? there : here)["speed"];
-    write(run / "evaluation/summary.json", summary.dump());
+    write_text(run / "evaluation/summary.json", summary.dump());
     const std::string tables = write_report(run.path()).evaluation;
     if (apart) {
       EXPECT_EQ(cell_of(tables, {"final", "mr"}, "on"), "4 ranks of 1 thread");
@@ -310,7 +303,7 @@ TEST(Report, OtherProblemsAndOtherSamplingHaveTablesOfTheirOwn) {
   methods["a"]["problems"] = "01";
   methods["b"]["problems"] = "01";
   methods["c"]["problems"] = "02";
-  write(run / "evaluation/summary.json", summary.dump());
+  write_text(run / "evaluation/summary.json", summary.dump());
   const std::string tables = write_report(run.path()).evaluation;
   std::vector<std::string> parts;
   for (std::size_t at = tables.find("### "); at != std::string::npos;) {
@@ -333,9 +326,9 @@ TEST(Report, AblationSetsTrainedModelsSideBySide) {
     summary["models"][model]["gsm8k"]["ar"] = figures(0.9, 1, 100);
     summary["models"][model]["gsm8k"]["jacobi"] = figures(0.8, tpf, 300, 3);
   }
-  write(run / "evaluation/summary.json", summary.dump());
+  write_text(run / "evaluation/summary.json", summary.dump());
   (void)write_report(run.path());
-  const std::string report = read(run / "report.md");
+  const std::string report = read_file(run / "report.md");
   const std::string ablation = report.substr(report.find("## Ablation"));
   const std::vector<std::string> row = {"gsm8k", "final", "jacobi"};
   EXPECT_EQ(cell_of(ablation, row, "accuracy"), "80.0 %");
@@ -343,10 +336,10 @@ TEST(Report, AblationSetsTrainedModelsSideBySide) {
   EXPECT_EQ(cell_of(ablation, row, "forwards/token"), "0.25");
   EXPECT_EQ(cell_of(ablation, row, "over its AR, batch 1"), "3.00× (2.88–3.12)");
   summary["models"].erase("cllm");
-  write(run / "evaluation/summary.json", summary.dump());
+  write_text(run / "evaluation/summary.json", summary.dump());
   (void)write_report(run.path());
-  EXPECT_THAT(read(run / "report.md"), HasSubstr("- ablation table"));
-  EXPECT_THAT(read(run / "report.md"), Not(HasSubstr("## Ablation")));
+  EXPECT_THAT(read_file(run / "report.md"), HasSubstr("- ablation table"));
+  EXPECT_THAT(read_file(run / "report.md"), Not(HasSubstr("## Ablation")));
 }
 
 TEST(Report, ScorersBaseTestsAndDisagreementsAreShown) {
@@ -359,10 +352,10 @@ TEST(Report, ScorersBaseTestsAndDisagreementsAreShown) {
   task["jacobi"]["scorer"] = "humaneval+/v2";
   task["jacobi"]["disagreements_with_ar"] = 3;
   task["jacobi"]["base_accuracy"] = 0.625;
-  write(run / "evaluation/summary.json", summary.dump());
+  write_text(run / "evaluation/summary.json", summary.dump());
   const std::string tables = write_report(run.path()).evaluation;
   EXPECT_EQ(cell_of(tables, {"final", "jacobi"}, "base tests"), "62.5 %");
-  const std::string report = read(run / "report.md");
+  const std::string report = read_file(run / "report.md");
   for (const char* part : {"come from different scorers", "### humaneval+ (v1), 200 problems",
                            "### humaneval+ (v2), 200 problems", "3 problems"}) {
     EXPECT_THAT(report, HasSubstr(part));
@@ -375,12 +368,12 @@ TEST(Report, SampledAnswersHaveTablesOfTheirOwnThatSaySo) {
   Json& methods = summary["models"]["final"]["gsm8k"];
   methods["ar"] = figures(0.9, 1, 100);
   methods["mr"] = figures(0.5, 2, 150, 1.5);
-  write(run / "evaluation/summary.json", summary.dump());
+  write_text(run / "evaluation/summary.json", summary.dump());
   EXPECT_EQ(cell_of(write_report(run.path()).evaluation, {"final", "mr"}, "TPF"), "2.00");
-  EXPECT_THAT(read(run / "report.md"), Not(HasSubstr("do not compare")));
+  EXPECT_THAT(read_file(run / "report.md"), Not(HasSubstr("do not compare")));
   methods["mr"].update(
       {{"temperature", 1.0}, {"top_p", 0.9}, {"top_k", 0}, {"samples_per_problem", 3}});
-  write(run / "evaluation/summary.json", summary.dump());
+  write_text(run / "evaluation/summary.json", summary.dump());
   const std::string tables = write_report(run.path()).evaluation;
   const std::string greedy = "### gsm8k (plain, extract-2), 200 problems\n";
   const std::string sampled =
@@ -390,7 +383,7 @@ TEST(Report, SampledAnswersHaveTablesOfTheirOwnThatSaySo) {
   EXPECT_THAT(tables, HasSubstr(sampled));
   EXPECT_LT(tables.find("| ar "), tables.find(sampled));
   EXPECT_EQ(tables.find("| ar ", tables.find(sampled)), std::string::npos) << "in greedy's alone";
-  const std::string report = read(run / "report.md");
+  const std::string report = read_file(run / "report.md");
   EXPECT_THAT(report, HasSubstr("**gsm8k: the tables' answers were not all sampled alike"));
   EXPECT_THAT(report.substr(report.find("## How it was measured")), HasSubstr(sampled));
 }
@@ -413,9 +406,9 @@ TEST(Report, EverySettingOfAMethodIsShown) {
              {"seed", 42},
              {"match_length", 3},
              {"max_new_tokens", 24}});
-  write(run / "evaluation/summary.json", summary.dump());
+  write_text(run / "evaluation/summary.json", summary.dump());
   (void)write_report(run.path());
-  const std::string report = read(run / "report.md");
+  const std::string report = read_file(run / "report.md");
   const std::string measured = report.substr(report.find("## How it was measured"));
   for (const auto& [head, value] : settings) {
     EXPECT_EQ(cell_of(measured, {"final", "mr_lookup"}, head), value) << head;
@@ -430,9 +423,9 @@ TEST(Report, AccuracyByEachRuleIsShownBesideTheFirstOnes) {
   summary["models"]["final"]["math500"]["ar"]["rule_accuracy"] = {{"string", 0.5},
                                                                   {"minerva", 0.52}};
   summary["models"]["final"]["gsm8k"]["ar"] = figures(0.25, 1, 100);
-  write(run / "evaluation/summary.json", summary.dump());
+  write_text(run / "evaluation/summary.json", summary.dump());
   (void)write_report(run.path());
-  const std::string report = read(run / "report.md");
+  const std::string report = read_file(run / "report.md");
   const auto lines = lines_of(report);
   const auto shown = [&](const std::vector<std::string>& cells) {
     return std::ranges::find(lines, cells) != lines.end();
@@ -444,9 +437,9 @@ TEST(Report, AccuracyByEachRuleIsShownBesideTheFirstOnes) {
   }
   EXPECT_THAT(report, HasSubstr("what evalchemy reports"));
   summary["models"]["final"].erase("math500");
-  write(run / "evaluation/summary.json", summary.dump());
+  write_text(run / "evaluation/summary.json", summary.dump());
   (void)write_report(run.path());
-  EXPECT_THAT(read(run / "report.md"), Not(HasSubstr("evalchemy")));
+  EXPECT_THAT(read_file(run / "report.md"), Not(HasSubstr("evalchemy")));
 }
 
 /// Lines of a table have the same width, which fits a terminal.
@@ -481,9 +474,9 @@ TEST(Report, TablesLineUpAndFitTheirWidth) {
     }
   }
   summary["models"]["other"] = summary["models"]["base"];
-  write(run / "evaluation/summary.json", summary.dump());
+  write_text(run / "evaluation/summary.json", summary.dump());
   const std::string tables = write_report(run.path()).evaluation;
-  expect_tables_fit(read(run / "report.md"));
+  expect_tables_fit(read_file(run / "report.md"));
   EXPECT_NE(cell_of(tables, {"base", "ar"}, "over AR"), "no such cell");
 }
 
@@ -533,22 +526,23 @@ TEST(Report, EveryPartThatIsThereIsShown) {
                    .dump() +
                "\n";
   }
-  write(run / "metrics.1.jsonl", metrics);
-  write(run / "round-1/generation.json", Json{{"block_size", 16},
-                                              {"prompts", 321},
-                                              {"tokens", 4567},
-                                              {"block_tpf", 1.25},
-                                              {"flipped_blocks", 0},
-                                              {"ended_by_eos", 300}}
-                                             .dump());
-  write(run / "round-1/cleaning.json",
-        Json{{"kept", 300}, {"dropped", {{{"rule", "too short"}, {"count", 21}}}}}.dump());
-  write(run / "prompts_import.json",
-        Json{{"records", 500}, {"kept", 321}, {"dropped", {{{"rule", "too long"}, {"count", 179}}}}}
-            .dump());
-  write(run / "run.json", Json{{"status", "finished"}, {"commit", "abc"}}.dump());
+  write_text(run / "metrics.1.jsonl", metrics);
+  write_text(run / "round-1/generation.json", Json{{"block_size", 16},
+                                                   {"prompts", 321},
+                                                   {"tokens", 4567},
+                                                   {"block_tpf", 1.25},
+                                                   {"flipped_blocks", 0},
+                                                   {"ended_by_eos", 300}}
+                                                  .dump());
+  write_text(run / "round-1/cleaning.json",
+             Json{{"kept", 300}, {"dropped", {{{"rule", "too short"}, {"count", 21}}}}}.dump());
+  write_text(
+      run / "prompts_import.json",
+      Json{{"records", 500}, {"kept", 321}, {"dropped", {{{"rule", "too long"}, {"count", 179}}}}}
+          .dump());
+  write_text(run / "run.json", Json{{"status", "finished"}, {"commit", "abc"}}.dump());
   (void)write_report(run.path());
-  const std::string report = read(run / "report.md");
+  const std::string report = read_file(run / "report.md");
   for (const char* part :
        {"## Accuracy and speed", "## Training", "8.0000 → 2.0000", "2500", "## Trajectories",
         "| 1     | 16         | 321     | 4567   | 1.25      | 0              | 93.5 %             "
@@ -558,11 +552,11 @@ TEST(Report, EveryPartThatIsThereIsShown) {
     EXPECT_THAT(report, HasSubstr(part));
   }
   EXPECT_THAT(report, Not(HasSubstr("finished")));  // The status would soon be outdated.
-  const std::string merged = read(run / "metrics.jsonl");
+  const std::string merged = read_file(run / "metrics.jsonl");
   EXPECT_EQ(std::ranges::count(merged, '\n'), 4);
   for (const char* name : {"tpf", "loss_consistency", "loss_autoregressive"}) {
     EXPECT_THAT(report, HasSubstr("(figures/" + std::string(name) + ".svg)"));
-    EXPECT_THAT(read(run / ("figures/" + std::string(name) + ".svg")), HasSubstr("</svg>"));
+    EXPECT_THAT(read_file(run / ("figures/" + std::string(name) + ".svg")), HasSubstr("</svg>"));
   }
 }
 
@@ -578,9 +572,9 @@ TEST(Report, RoundsFollowEachOtherOnTheStepAxisAndLossesAreSmoothed) {
       metrics += row.dump() + "\n";
     }
   }
-  write(run / "metrics.1.jsonl", metrics);
+  write_text(run / "metrics.1.jsonl", metrics);
   (void)write_report(run.path());
-  const std::string losses = read(run / "figures/loss_consistency.svg");
+  const std::string losses = read_file(run / "figures/loss_consistency.svg");
   for (const char* text : {">round 1<", ">round 2<", ">120<", "stroke-opacity"}) {
     EXPECT_THAT(losses, HasSubstr(text));
   }
@@ -596,7 +590,7 @@ TEST(Report, RoundsFollowEachOtherOnTheStepAxisAndLossesAreSmoothed) {
   EXPECT_GT(jumps[0], 250);
   EXPECT_LT(jumps[1], 100);
   EXPECT_GT(begins[2], begins[0] + 250);
-  const std::string accuracy = read(run / "figures/held_out_accuracy.svg");
+  const std::string accuracy = read_file(run / "figures/held_out_accuracy.svg");
   EXPECT_THAT(accuracy,
               testing::AllOf(HasSubstr(">96<"), HasSubstr(">99<"), Not(HasSubstr(">90<"))));
   EXPECT_FALSE(std::filesystem::exists(run / "figures/held_out_tpf.svg"));
@@ -615,9 +609,9 @@ TEST(Report, OrdinaryTrainingHasNoConsistencyLoss) {
                    .dump() +
                "\n";
   }
-  write(run / "metrics.1.jsonl", metrics);
+  write_text(run / "metrics.1.jsonl", metrics);
   (void)write_report(run.path());
-  const std::string report = read(run / "report.md");
+  const std::string report = read_file(run / "report.md");
   EXPECT_THAT(report, HasSubstr("8.0000 → 2.0000"));
   EXPECT_THAT(report, HasSubstr("(figures/loss_autoregressive.svg)"));
   EXPECT_THAT(report, Not(HasSubstr("onsistency")));
@@ -627,7 +621,7 @@ TEST(Report, OrdinaryTrainingHasNoConsistencyLoss) {
 TEST(Report, WhatARunDoesNotHoldIsSaid) {
   const TemporaryDirectory run;
   EXPECT_THAT(write_report(run.path()).evaluation, IsEmpty());
-  const std::string report = read(run / "report.md");
+  const std::string report = read_file(run / "report.md");
   EXPECT_THAT(report, HasSubstr("# jforge_test_"));
   for (const char* part :
        {"## Not in this report", "- accuracy and speed", "- decoding settings",
@@ -641,19 +635,16 @@ TEST(Report, GarbledFilesAreNamed) {
   for (const char* name : {"evaluation/summary.json", "sweep/sweep.json", "run.json",
                            "prompts_import.json", "round-1/generation.json", "metrics.1.jsonl"}) {
     const TemporaryDirectory run;
-    write(run / name, "{\"half\": \n");
-    try {
-      (void)write_report(run.path());
-      ADD_FAILURE() << "accepted: " << name;
-    } catch (const DataError& error) {
-      EXPECT_THAT(error.what(), HasSubstr(name));
-    }
+    write_text(run / name, "{\"half\": \n");
+    EXPECT_THAT(test::message_of<DataError>([&] { return write_report(run.path()); }),
+                HasSubstr(name))
+        << "accepted: " << name;
   }
 }
 
 TEST(Report, AnUnwritableDirectoryIsAnEnvironmentError) {
   const TemporaryDirectory run;
-  write(run / "figures", "");  // in the place of a directory
+  write_text(run / "figures", "");  // in the place of a directory
   EXPECT_THROW((void)write_report(run.path()), EnvironmentError);
 }
 

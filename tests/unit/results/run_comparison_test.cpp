@@ -11,26 +11,20 @@
 #include <sstream>
 
 #include "runtime/error.h"
+#include "runtime/read_file.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/write_text.h"
 
 namespace jforge {
 namespace {
 
 using test::TemporaryDirectory;
+using test::write_text;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using Json = nlohmann::ordered_json;
-
-void write(const std::filesystem::path& path, const std::string& text) {
-  std::filesystem::create_directories(path.parent_path());
-  std::ofstream(path, std::ios::binary) << text;
-}
-
-std::string read(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 /// 40 problems, solved except `failed`.
 void write_evaluation(const std::filesystem::path& directory, const std::string& model,
@@ -48,7 +42,7 @@ void write_evaluation(const std::filesystem::path& directory, const std::string&
                         {"scorer", scorer}};
   const Json summary = {{"models", {{model, {{"gsm8k", {{"jacobi", figures}}}}}}},
                         {"complete", {model}}};
-  write(directory / "summary.json", summary.dump());
+  write_text(directory / "summary.json", summary.dump());
   std::string lines;
   for (int i = begin; i < begin + 40; ++i) {
     const bool fails = std::find(failed.begin(), failed.end(), i) != failed.end();
@@ -61,7 +55,7 @@ void write_evaluation(const std::filesystem::path& directory, const std::string&
                  .dump() +
              "\n";
   }
-  write(directory / model / "gsm8k.jacobi.jsonl", lines);
+  write_text(directory / model / "gsm8k.jacobi.jsonl", lines);
 }
 
 std::vector<int> first(int count) {
@@ -84,8 +78,8 @@ TEST(RunComparison, ARunAgainstItselfDiffersInNothing) {
 TEST(RunComparison, ConfigurationKeysThatDifferAreListed) {
   const TemporaryDirectory a;
   const TemporaryDirectory b;
-  write(a / "run.json", "{}");
-  write(b / "run.json", "{}");
+  write_text(a / "run.json", "{}");
+  write_text(b / "run.json", "{}");
   const std::string text = compare_runs({a.path(), {{"same", "1"}, {"rate", "2"}, {"old", "3"}}},
                                         {b.path(), {{"same", "1"}, {"rate", "5"}, {"new", "4"}}});
   EXPECT_THAT(text, AllOf(HasSubstr("| rate | 2       | 5       |"),
@@ -102,8 +96,8 @@ TEST(RunComparison, LongValuesAreAListAndNoTableIsWide) {
   write_evaluation(a.path(), "Qwen2.5-Coder-7B-Instruct", {1});
   write_evaluation(b.path(), "Qwen2.5-Coder-7B-Distilled", first(24));
   const auto samples = b / "Qwen2.5-Coder-7B-Distilled/gsm8k.jacobi.jsonl";
-  write(samples, std::regex_replace(read(samples), std::regex("no \\| answer"),
-                                    "an answer of very many words, ending nowhere near"));
+  write_text(samples, std::regex_replace(read_file(samples), std::regex("no \\| answer"),
+                                         "an answer of very many words, ending nowhere near"));
   const std::string path = "/a/rather/long/path/of/a/model/that/would/make/a/table/very/wide";
   const std::string text = compare_runs({a.path(), {{"model.source", path}}},
                                         {b.path(), {{"model.source", path + "2"}}});
@@ -173,7 +167,8 @@ TEST(RunComparison, AProblemThatStandsTwiceCountsTwice) {
   // The last 20 are identical; both fail the same 4.
   for (const auto& directory : {a.path(), b.path()}) {
     const auto samples = directory / "final/gsm8k.jacobi.jsonl";
-    write(samples, std::regex_replace(read(samples), std::regex("hash([23][0-9])"), "hash20"));
+    write_text(samples,
+               std::regex_replace(read_file(samples), std::regex("hash([23][0-9])"), "hash20"));
   }
   EXPECT_THAT(compare_runs({a.path()}, {b.path()}),
               AllOf(HasSubstr("90.0 % → 40.0 %"), HasSubstr("-50.0 (-"),
@@ -187,8 +182,8 @@ TEST(RunComparison, AnAnswerCannotCommandTheTerminal) {
   write_evaluation(a.path(), "final", {1});
   write_evaluation(b.path(), "final", {2});
   const auto samples = a / "final/gsm8k.jacobi.jsonl";
-  write(samples,
-        std::regex_replace(read(samples), std::regex("\"12\""), "\"\\u001b[31m\\r1\\u009b2\""));
+  write_text(samples, std::regex_replace(read_file(samples), std::regex("\"12\""),
+                                         "\"\\u001b[31m\\r1\\u009b2\""));
   const std::string text = compare_runs({a.path()}, {b.path()});
   EXPECT_THAT(text, HasSubstr("[31m 1 2"));
   EXPECT_EQ(text.find_first_of("\x1b\r"), std::string::npos);
@@ -207,9 +202,9 @@ TEST(RunComparison, SettingsThatDifferAreListed) {
   const TemporaryDirectory directory;
   const auto evaluated = [&](const char* name, const Json& settings) {
     write_evaluation(directory / name, "final", {1});
-    Json summary = Json::parse(read(directory / name / "summary.json"));
+    Json summary = Json::parse(read_file(directory / name / "summary.json"));
     summary["models"]["final"]["gsm8k"]["jacobi"].update(settings);
-    write(directory / name / "summary.json", summary.dump());
+    write_text(directory / name / "summary.json", summary.dump());
     return ComparedRun{directory / name};
   };
   const ComparedRun greedy =
@@ -230,7 +225,7 @@ TEST(RunComparison, AccuracyByEachRuleIsCompared) {
     Json summary = Json::parse(std::ifstream(directory / name / "summary.json"));
     summary["models"]["final"]["gsm8k"]["jacobi"]["rule_accuracy"] = {
         {"string", 0.25}, {"value", *name == 'a' ? 0.5 : 0.625}};
-    write(directory / name / "summary.json", summary.dump());
+    write_text(directory / name / "summary.json", summary.dump());
   }
   EXPECT_THAT(compare_runs({directory / "a"}, {directory / "b"}),
               HasSubstr("- final, gsm8k, jacobi: by rule string 25.0 % → 25.0 %, value 50.0 % → "
@@ -249,7 +244,7 @@ TEST(RunComparison, WhatOneSideLacksIsNamed) {
   const TemporaryDirectory a;
   const TemporaryDirectory b;
   write_evaluation(a / "evaluation", "final", {1});
-  write(b / "run.json", "{}");
+  write_text(b / "run.json", "{}");
   EXPECT_THAT(compare_runs({a.path()}, {b.path()}), HasSubstr("only in A: final, gsm8k, jacobi"));
   EXPECT_THAT(compare_runs({b.path()}, {a.path()}), HasSubstr("only in B: final, gsm8k, jacobi"));
 }
@@ -259,12 +254,8 @@ TEST(RunComparison, WhatIsNoRunIsRefused) {
   const TemporaryDirectory b;
   write_evaluation(a.path(), "final", {1});
   for (const auto& path : {b.path(), b / "absent"}) {
-    try {
-      (void)compare_runs({a.path()}, {path});
-      ADD_FAILURE() << "accepted";
-    } catch (const DataError& error) {
-      EXPECT_THAT(error.what(), AllOf(HasSubstr(path.string()), HasSubstr("is no run")));
-    }
+    EXPECT_THAT(test::message_of<DataError>([&] { return compare_runs({a.path()}, {path}); }),
+                AllOf(HasSubstr(path.string()), HasSubstr("is no run")));
   }
 }
 
@@ -273,31 +264,28 @@ TEST(RunComparison, GarbledFilesAreNamed) {
   const TemporaryDirectory b;
   write_evaluation(a.path(), "final", {1});
   const auto refused = [&](const std::string& named) {
-    try {
-      (void)compare_runs({a.path()}, {b.path()});
-      ADD_FAILURE() << "accepted: " << named;
-    } catch (const DataError& error) {
-      EXPECT_THAT(error.what(), HasSubstr(named));
-    }
+    EXPECT_THAT(test::message_of<DataError>([&] { return compare_runs({a.path()}, {b.path()}); }),
+                HasSubstr(named))
+        << "accepted: " << named;
   };
-  write(b / "summary.json", "{\"models\": ");
+  write_text(b / "summary.json", "{\"models\": ");
   refused("summary.json");
-  write(b / "summary.json", "{\"models\": []}");
+  write_text(b / "summary.json", "{\"models\": []}");
   refused("summary.json");
   write_evaluation(b.path(), "final", {1});
   const auto samples = b / "final/gsm8k.jacobi.jsonl";
   std::filesystem::resize_file(samples, std::filesystem::file_size(samples) - 9);
   refused("gsm8k.jacobi.jsonl:40");
-  write(samples, "{\"index\": 1}\n");
+  write_text(samples, "{\"index\": 1}\n");
   refused("gsm8k.jacobi.jsonl:1");
 }
 
 TEST(EvaluationDirectory, IsFoundInARunASweepAndItself) {
   const TemporaryDirectory run;
   EXPECT_EQ(evaluation_directory_of(run.path()), std::filesystem::path());
-  write(run / "sweep/summary.json", "{}");
+  write_text(run / "sweep/summary.json", "{}");
   EXPECT_EQ(evaluation_directory_of(run.path()), run / "sweep");
-  write(run / "evaluation/summary.json", "{}");
+  write_text(run / "evaluation/summary.json", "{}");
   EXPECT_EQ(evaluation_directory_of(run.path()), run / "evaluation");
   EXPECT_EQ(evaluation_directory_of(run / "evaluation"), run / "evaluation");
 }

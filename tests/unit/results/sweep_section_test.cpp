@@ -9,6 +9,7 @@
 #include <regex>
 
 #include "runtime/error.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
 
 namespace jforge {
@@ -297,12 +298,8 @@ TEST_F(SweepSection, GarbledSweepsAreRefused) {
     ReportJson sweep = sweep_of({"block_size"});
     sweep["roofline"] = roofline(100);
     damage(sweep);
-    try {
-      write(sweep);
-      ADD_FAILURE() << "accepted " << sweep.dump().substr(0, 200);
-    } catch (const DataError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("sweep.json"));
-    }
+    EXPECT_THAT(test::message_of<DataError>([&] { write(sweep); }), HasSubstr("sweep.json"))
+        << "accepted " << sweep.dump().substr(0, 200);
   };
   refused([](ReportJson& s) { s.erase("keys"); });
   refused([](ReportJson& s) { s["keys"] = {1}; });

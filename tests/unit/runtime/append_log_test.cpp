@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <fstream>
 #include <string>
@@ -10,7 +9,8 @@
 
 #include "runtime/error.h"
 #include "runtime/read_file.h"
-#include "runtime/stop_signal.h"
+#include "tests/support/file_size_limit.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
 
 namespace jforge {
@@ -60,20 +60,11 @@ TEST_F(AppendLogTest, TornTailLongerThanOneChunk) {
 TEST_F(AppendLogTest, FullDiskTakesTheHalfRecordBack) {
   AppendLog log(path_);
   log.append("first");
-  install_signal_handlers();
-  rlimit old{};
-  ::getrlimit(RLIMIT_FSIZE, &old);
-  rlimit limit = old;
-  limit.rlim_cur = 100;
-  ::setrlimit(RLIMIT_FSIZE, &limit);
-  std::string message;
-  try {
-    log.append(std::string(500, 'x'));
-  } catch (const EnvironmentError& error) {
-    message = error.what();
+  {
+    const test::FileSizeLimit limit(100);
+    EXPECT_THAT(test::message_of<EnvironmentError>([&] { log.append(std::string(500, 'x')); }),
+                ::testing::HasSubstr("disk full"));
   }
-  ::setrlimit(RLIMIT_FSIZE, &old);
-  EXPECT_THAT(message, ::testing::HasSubstr("disk full"));
   EXPECT_EQ(read_file(path_), "first\n");
   log.append("second");
   EXPECT_EQ(read_file(path_), "first\nsecond\n");

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "runtime/error.h"
+#include "tests/support/message_of.h"
 
 namespace jforge {
 namespace {
@@ -29,12 +30,7 @@ std::string nested(std::size_t depth, const std::string& open, const std::string
 }
 
 std::string refusal(const std::string& text) {
-  try {
-    static_cast<void>(parse_bounded_json(text, "dir/a.json"));
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return test::message_of<DataError>([&] { return parse_bounded_json(text, "dir/a.json"); });
 }
 
 TEST(BoundedJson, DepthIsBoundedInObjectsArraysAndBoth) {

@@ -5,9 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
-#include <sys/resource.h>
 
-#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -17,6 +15,8 @@
 #include "runtime/content_hash.h"
 #include "runtime/error.h"
 #include "runtime/read_file.h"
+#include "tests/support/file_size_limit.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
 
 namespace jforge {
@@ -73,20 +73,11 @@ TEST_F(DirectFileTest, FailuresNameTheFile) {
   EXPECT_THROW(DirectFile(path_).read_at(2 * kBytes - 4, behind), EnvironmentError);
   EXPECT_THROW(RangeReader(path_).read(2 * kBytes - 4, behind), DataError);
   EXPECT_THROW(RangeReader(directory_.path() / "absent"), DataError);
-  const auto quiet = ::signal(SIGXFSZ, SIG_IGN);
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  const rlimit tight{kBytes, before.rlim_max};
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &tight), 0);
-  std::string said = "nothing";
-  try {
-    DirectFile(path_).write_at(kBytes, {memory_.get(), kBytes});
-  } catch (const EnvironmentError& error) {
-    said = error.what();
-  }
-  ::setrlimit(RLIMIT_FSIZE, &before);
-  ::signal(SIGXFSZ, quiet);
-  EXPECT_THAT(said, ::testing::HasSubstr("cannot write " + path_.string() + ": disk full"));
+  const test::FileSizeLimit limit(kBytes);
+  EXPECT_THAT(test::message_of<EnvironmentError>([&] {
+                DirectFile(path_).write_at(kBytes, {memory_.get(), kBytes});
+              }),
+              ::testing::HasSubstr("cannot write " + path_.string() + ": disk full"));
 }
 
 TEST(HashStream, PiecesGiveTheHashOfTheWhole) {

@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
@@ -22,7 +21,8 @@
 #include "runtime/fault_injection.h"
 #include "runtime/phase_clock.h"
 #include "runtime/read_file.h"
-#include "runtime/stop_signal.h"
+#include "tests/support/file_size_limit.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
 
 namespace jforge {
@@ -37,24 +37,6 @@ std::vector<std::string> names_in(const std::filesystem::path& directory) {
   }
   return names;
 }
-
-/// Like a full disk; SIGXFSZ is ignored meanwhile.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    install_signal_handlers();
-    ::getrlimit(RLIMIT_FSIZE, &old_);
-    rlimit limit = old_;
-    limit.rlim_cur = bytes;
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &old_); }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-
- private:
-  rlimit old_{};
-};
 
 class DurableFile : public ::testing::Test {
  protected:
@@ -96,7 +78,7 @@ TEST_F(DurableFile, AReplacedFileIsTheOldOrTheNewOne) {
   replace_file(path, "second");
   EXPECT_EQ(read_file(path), "second");
   {
-    const FileSizeLimit full(2);
+    const test::FileSizeLimit full(2);
     EXPECT_THROW(replace_file(path, "third"), EnvironmentError);
   }
   EXPECT_EQ(read_file(path), "second");
@@ -105,15 +87,10 @@ TEST_F(DurableFile, AReplacedFileIsTheOldOrTheNewOne) {
 
 TEST_F(DurableFile, FullDiskKeepsTheOldFileAndLeavesNoTemporary) {
   publish_file(directory_ / "file", "old");
-  std::string message;
-  {
-    const FileSizeLimit limit(4096);
-    try {
-      publish_file(directory_ / "file", std::string(20'000, 'x'));
-    } catch (const EnvironmentError& error) {
-      message = error.what();
-    }
-  }
+  const std::string message = test::message_of<EnvironmentError>([&] {
+    const test::FileSizeLimit limit(4096);
+    publish_file(directory_ / "file", std::string(20'000, 'x'));
+  });
   EXPECT_THAT(message, HasSubstr("disk full"));
   EXPECT_THAT(message, HasSubstr((directory_ / "file").string()));
   EXPECT_EQ(read_file(directory_ / "file"), "old");
@@ -210,12 +187,8 @@ TEST_F(DurableFile, SweepTakesTemporariesOnly) {
 }
 
 TEST_F(DurableFile, ReadingNamesWhatIsMissing) {
-  try {
-    (void)read_file(directory_ / "absent");
-    FAIL() << "no exception";
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), HasSubstr((directory_ / "absent").string()));
-  }
+  EXPECT_THAT(test::message_of<DataError>([&] { return read_file(directory_ / "absent"); }),
+              HasSubstr((directory_ / "absent").string()));
   EXPECT_THROW((void)read_file(directory_.path()), DataError);
   EXPECT_THROW((void)hash_file(directory_ / "absent"), DataError);
 }
@@ -266,12 +239,8 @@ TEST_F(DurableFile, AFileThatAppearsLateIsAwaitedAndRead) {
 TEST_F(DurableFile, AFileThatNeverAppearsIsADataErrorAfterTheLimit) {
   const auto path = directory_ / "never";
   const auto start = std::chrono::steady_clock::now();
-  try {
-    await_file(path, 0.3);
-    FAIL() << "no error";
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), HasSubstr(path.string()));
-  }
+  EXPECT_THAT(test::message_of<DataError>([&] { await_file(path, 0.3); }),
+              HasSubstr(path.string()));
   const auto waited = std::chrono::steady_clock::now() - start;
   EXPECT_GE(waited, std::chrono::milliseconds(300));
   EXPECT_LT(waited, std::chrono::seconds(10));
@@ -299,12 +268,9 @@ TEST_F(DurableFile, LocalFileSystemsShowFilesAtOnce) {
 /// A temporary error is not damage.
 TEST(ReadFile, OnlyWhatIsNotThereIsMissingData) {
   EXPECT_THROW((void)read_file("/proc/self/absent"), DataError);
-  try {
-    (void)read_file("/proc/self/mem");  // EIO: no memory is mapped at its beginning
-    FAIL() << "read";
-  } catch (const EnvironmentError& error) {
-    EXPECT_STREQ(error.what(), "cannot read /proc/self/mem: Input/output error");
-  }
+  // EIO: no memory is mapped at its beginning.
+  EXPECT_EQ(test::message_of<EnvironmentError>([] { return read_file("/proc/self/mem"); }),
+            "cannot read /proc/self/mem: Input/output error");
 }
 
 TEST(WriteOutput, FollowsLinksAndReplacesNoDevice) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/message_of.h"
+
 namespace jforge {
 namespace {
 
@@ -18,13 +20,10 @@ TEST(Error, TypesCarryTheDocumentedExitCodes) {
 
 TEST(Error, ExpectNamesTheCallersPlace) {
   EXPECT_NO_THROW(expect(true, "fine"));
-  try {
-    expect(false, std::string("broken thing"));
-    FAIL() << "no exception";
-  } catch (const InternalError& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("error_test.cpp"));
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("broken thing"));
-  }
+  const std::string message =
+      test::message_of<InternalError>([&] { expect(false, std::string("broken thing")); });
+  EXPECT_THAT(message, ::testing::HasSubstr("error_test.cpp"));
+  EXPECT_THAT(message, ::testing::HasSubstr("broken thing"));
 }
 
 }  // namespace

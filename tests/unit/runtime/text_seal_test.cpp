@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/error.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
 
 namespace jforge {
@@ -81,12 +82,7 @@ class SealedFile : public ::testing::Test {
     return path;
   }
   static std::string refusal(const std::function<void()>& work) {
-    try {
-      work();
-    } catch (const DataError& error) {
-      return error.what();
-    }
-    return "nothing";
+    return test::message_of<DataError>(work);
   }
   test::TemporaryDirectory directory_;
 };

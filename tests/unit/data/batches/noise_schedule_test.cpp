@@ -8,6 +8,7 @@
 
 #include "runtime/error.h"
 #include "runtime/random.h"
+#include "tests/support/message_of.h"
 
 namespace jforge {
 namespace {
@@ -284,12 +285,8 @@ TEST(PackedSample, MalformedTrajectoriesAreNamed) {
   const auto options = options_with(ScheduleKind::linear, 4);
   Trajectory trajectory = random_trajectory(3, 5, 3);
   trajectory.blocks[1].states.pop_back();
-  try {
-    static_cast<void>(make_packed_sample(trajectory, options));
-    FAIL() << "accepted";
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("prompt 3, block 1"));
-  }
+  EXPECT_THAT(test::message_of<DataError>([&] { return make_packed_sample(trajectory, options); }),
+              testing::HasSubstr("prompt 3, block 1"));
   trajectory = random_trajectory(3, 5, 3);
   trajectory.blocks[2].selected_state = 0;
   trajectory.blocks[2].states.resize(5);

@@ -4,10 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <hdf5.h>
-#include <signal.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -20,6 +16,9 @@
 #include "data/hdf5/hdf5_handles.h"
 #include "runtime/error.h"
 #include "runtime/read_file.h"
+#include "tests/support/file_size_limit.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temporary_directory.h"
 
 namespace jforge {
 namespace {
@@ -29,14 +28,6 @@ using testing::HasSubstr;
 
 class Hdf5FileTest : public testing::Test {
  protected:
-  void SetUp() override {
-    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    directory_ = fs::temp_directory_path() /
-                 ("jforge_hdf5_" + std::string(info->name()) + "_" + std::to_string(getpid()));
-    fs::create_directories(directory_);
-  }
-  void TearDown() override { fs::remove_all(directory_); }
-
   fs::path write_sample(const std::string& name, bool sealed = true) {
     const fs::path path = directory_ / name;
     Hdf5Writer writer(path, sealed);
@@ -55,7 +46,8 @@ class Hdf5FileTest : public testing::Test {
     std::ofstream(path, std::ios::binary) << bytes;
   }
 
-  fs::path directory_;
+  test::TemporaryDirectory scratch_;
+  const fs::path directory_ = scratch_.path();
 };
 
 // Valid HDF5 with valid seals, which only our checks refuse.
@@ -87,7 +79,7 @@ TEST_F(Hdf5FileTest, WhatNoFileOfOursHoldsIsRefusedBehindAValidSeal) {
     std::function<void(hid_t file)> make;
   };
   const std::vector<Case> cases{
-      {"accepted",
+      {"nothing thrown",
        [&](hid_t file) {
          dataset(file, H5T_STD_I32LE, chunked());
          const std::vector<std::int32_t> values{1, 2, 3, 4};
@@ -95,7 +87,7 @@ TEST_F(Hdf5FileTest, WhatNoFileOfOursHoldsIsRefusedBehindAValidSeal) {
          H5Dwrite(made, H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data());
          H5Dclose(made);
        }},
-      {"accepted",
+      {"nothing thrown",
        [&](hid_t file) {
          const hid_t properties = compressed();
          dataset(file, H5T_STD_I32LE, properties);
@@ -182,15 +174,12 @@ TEST_F(Hdf5FileTest, WhatNoFileOfOursHoldsIsRefusedBehindAValidSeal) {
       H5Fclose(file);
     }
     seal_file(path);
-    std::string said = "accepted";
-    try {
+    const std::string said = test::message_of<DataError>([&] {
       const Hdf5Reader reader(path);
       EXPECT_EQ(reader.size("x"), 4);
-    } catch (const DataError& error) {
-      said = error.what();
-    }
+    });
     EXPECT_THAT(said, HasSubstr(wanted.reason));
-    if (said != "accepted") {
+    if (said != "nothing thrown") {
       EXPECT_THAT(said, HasSubstr(path.string() + ", 'x': "));
       EXPECT_THROW((void)Hdf5Reader(path).read<std::int32_t>("x"), DataError);
     }
@@ -234,17 +223,10 @@ TEST_F(Hdf5FileTest, CompressedDatasetsAreSmallAndReadInPlaces) {
 
 TEST_F(Hdf5FileTest, AFailureThatPassesIsNotForgotten) {
   // A chunk is written at close; the disk is full only then.
-  const auto quiet = ::signal(SIGXFSZ, SIG_IGN);
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  rlimit tight = before;
-  tight.rlim_cur = 16 << 10;
   Hdf5Writer writer(directory_ / "passing.h5", false);
   const std::vector<std::int32_t> values(12 << 10, 7);  // 48 KiB, one chunk
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &tight), 0);
+  const test::FileSizeLimit limit(16 << 10);
   EXPECT_THROW(writer.write("tokens", values), EnvironmentError);
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
-  ::signal(SIGXFSZ, quiet);
 }
 
 TEST_F(Hdf5FileTest, ReservedDatasetsAreFilledFromOutside) {
@@ -315,12 +297,9 @@ TEST_F(Hdf5FileTest, AFileThatIsPublishedLateIsWaitedFor) {
 
 TEST_F(Hdf5FileTest, AFileThatIsNeverPublishedIsADataErrorAfterTheLimit) {
   const auto start = std::chrono::steady_clock::now();
-  try {
-    const Hdf5Reader reader(directory_ / "never.h5", SealCheck::none, 0.2);
-    FAIL() << "no error";
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("never.h5"));
-  }
+  EXPECT_THAT(test::message_of<DataError>(
+                  [&] { const Hdf5Reader reader(directory_ / "never.h5", SealCheck::none, 0.2); }),
+              HasSubstr("never.h5"));
   EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(200));
 }
 
@@ -374,14 +353,7 @@ TEST_F(Hdf5FileTest, SlicesOfADatasetLargerThanOneTransfer) {
 
 TEST_F(Hdf5FileTest, WhatIsMissingOrOfAnotherTypeIsNamed) {
   const Hdf5Reader reader(write_sample("a.h5"));
-  const auto message_of = [](const auto& action) -> std::string {
-    try {
-      action();
-    } catch (const DataError& error) {
-      return error.what();
-    }
-    return "no error";
-  };
+  const auto message_of = [](const auto& action) { return test::message_of<DataError>(action); };
   EXPECT_THAT(message_of([&] { static_cast<void>(reader.read<float>("absent")); }),
               testing::AllOf(HasSubstr("a.h5"), HasSubstr("'absent'")));
   EXPECT_THAT(message_of([&] { static_cast<void>(reader.read<float>("tokens")); }),
@@ -446,28 +418,13 @@ TEST_F(Hdf5FileTest, UnwritablePlaceIsAnEnvironmentError) {
 }
 
 TEST_F(Hdf5FileTest, FullDiskIsAnEnvironmentErrorNamingTheFile) {
-  // A file size limit simulates a full disk, in a child because it is per process.
-  const fs::path path = directory_ / "full.h5";
-  const fs::path report = directory_ / "report";
-  const pid_t child = fork();
-  if (child == 0) {
-    signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{1 << 20, 1 << 20};
-    setrlimit(RLIMIT_FSIZE, &limit);
-    try {
-      Hdf5Writer writer(path);
-      writer.write("tokens", std::vector<std::int32_t>(1 << 20, 5));
-      writer.close();
-    } catch (const EnvironmentError& error) {
-      put(report, error.what());
-      _exit(4);
-    }
-    _exit(0);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 4) << status;
-  EXPECT_THAT(read_file(report), HasSubstr("full.h5"));
+  const std::string message = test::message_of<EnvironmentError>([&] {
+    const test::FileSizeLimit limit(1 << 20);
+    Hdf5Writer writer(directory_ / "full.h5");
+    writer.write("tokens", std::vector<std::int32_t>(1 << 20, 5));
+    writer.close();
+  });
+  EXPECT_THAT(message, HasSubstr("full.h5"));
 }
 
 TEST_F(Hdf5FileTest, HandlesMove) {

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "runtime/error.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
 
 namespace jforge {
@@ -30,12 +31,7 @@ class FilePatternsTest : public testing::Test {
     return names;
   }
   std::string failure(const std::string& pattern) const {
-    try {
-      (void)matched(pattern);
-    } catch (const DataError& error) {
-      return error.what();
-    }
-    return "no error";
+    return test::message_of<DataError>([&] { return matched(pattern); });
   }
   [[nodiscard]] const fs::path& root() const { return directory_.path(); }
 

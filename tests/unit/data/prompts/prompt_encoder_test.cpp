@@ -4,8 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
+
+#include "tests/support/test_data.h"
 
 namespace jforge {
 namespace {
@@ -15,18 +16,8 @@ using testing::HasSubstr;
 
 class PromptEncoderTest : public testing::Test {
  protected:
-  void SetUp() override {
-    const char* given = std::getenv("JFORGE_TEST_DATA");
-    const char* source = std::getenv("JFORGE_SOURCE_DIR");
-    const fs::path data = given != nullptr
-                              ? fs::path(given)
-                              : fs::path(source == nullptr ? "." : source) / "../shared/data";
-    directory_ = data / "qwen_tokenizer";
-    if (!fs::exists(directory_)) {
-      GTEST_SKIP() << "no real data at " << data << ": set JFORGE_TEST_DATA";
-    }
-  }
-  fs::path directory_;
+  void SetUp() override { SKIP_WITHOUT_TEST_DATA("qwen_tokenizer"); }
+  const fs::path directory_ = test::test_data() / "qwen_tokenizer";
 };
 
 Conversation user(std::string_view text) { return {{"user", std::string(text)}}; }

@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -14,6 +13,9 @@
 #include "runtime/error.h"
 #include "runtime/phase_clock.h"
 #include "runtime/read_file.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/test_data.h"
 
 namespace jforge {
 namespace {
@@ -42,15 +44,10 @@ PromptEncoder byte_encoder() {
 class PromptImportTest : public testing::Test {
  protected:
   void SetUp() override {
-    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    directory_ = fs::temp_directory_path() /
-                 ("jforge_import_" + std::string(info->name()) + "_" + std::to_string(getpid()));
-    fs::create_directories(directory_);
     config_.files = {(directory_ / "*.jsonl").string()};
     config_.field = "text";
     config_.threads = 2;
   }
-  void TearDown() override { fs::remove_all(directory_); }
 
   void put(const std::string& name, const std::string& bytes) const {
     std::ofstream(directory_ / name, std::ios::binary) << bytes;
@@ -75,16 +72,11 @@ class PromptImportTest : public testing::Test {
     return -1;
   }
   std::string failure() const {
-    try {
-      static_cast<void>(import());
-    } catch (const DataError& error) {
-      EXPECT_EQ(error.code(), ExitCode::input_data);
-      return error.what();
-    }
-    return "no error";
+    return test::message_of<DataError>([&] { return import(); });
   }
 
-  fs::path directory_;
+  test::TemporaryDirectory scratch_;
+  const fs::path directory_ = scratch_.path();
   PromptImportConfig config_;
 };
 
@@ -599,14 +591,8 @@ TEST_F(PromptImportTest, ProgressIsReportedAndMayStopTheImport) {
 }
 
 TEST_F(PromptImportTest, RealPromptFiles) {
-  const char* given = std::getenv("JFORGE_TEST_DATA");
-  const char* source = std::getenv("JFORGE_SOURCE_DIR");
-  const fs::path data = given != nullptr
-                            ? fs::path(given)
-                            : fs::path(source == nullptr ? "." : source) / "../shared/data";
-  if (!fs::exists(data / "prompts")) {
-    GTEST_SKIP() << "no real data at " << data << ": set JFORGE_TEST_DATA";
-  }
+  SKIP_WITHOUT_TEST_DATA("prompts");
+  const fs::path data = test::test_data();
   config_.files = {(data / "prompts/*.jsonl.gz").string(),
                    (data / "prompts/mbxp/*.jsonl.gz").string()};
   config_.field = "query | prompt";

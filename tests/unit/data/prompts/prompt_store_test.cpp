@@ -2,13 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <fstream>
 
 #include "runtime/error.h"
 #include "runtime/random.h"
 #include "runtime/read_file.h"
+#include "tests/support/temporary_directory.h"
 
 namespace jforge {
 namespace {
@@ -18,19 +18,15 @@ namespace fs = std::filesystem;
 class PromptStoreTest : public testing::Test {
  protected:
   void SetUp() override {
-    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    directory_ = fs::temp_directory_path() /
-                 ("jforge_store_" + std::string(info->name()) + "_" + std::to_string(getpid()));
-    fs::create_directories(directory_);
-    path_ = directory_ / "prompts.h5";
     content_ = {.prompts = {{{5, 6, 7}, 11, 0, 1}, {{}, 12, 0, 2}, {{8}, ~std::uint64_t{0}, 1, 9}},
                 .answers = {"42", "", "é 7"},
                 .identity = "00000000000000aa",
                 .report = "{}"};
   }
-  void TearDown() override { fs::remove_all(directory_); }
 
-  fs::path directory_, path_;
+  test::TemporaryDirectory scratch_;
+  const fs::path directory_ = scratch_.path();
+  const fs::path path_ = directory_ / "prompts.h5";
   PromptStoreContent content_;
 };
 

@@ -14,6 +14,7 @@
 
 #include "runtime/error.h"
 #include "runtime/phase_clock.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
 
 namespace jforge {
@@ -26,11 +27,6 @@ using Records = std::vector<std::pair<std::int64_t, std::string>>;
 
 class RecordStreamTest : public testing::Test {
  protected:
-  void SetUp() override {
-    path_ = fs::temp_directory_path() / ("jforge_stream_" + std::to_string(getpid()) + ".json");
-  }
-  void TearDown() override { fs::remove(path_); }
-
   void put(const std::string& bytes) {
     std::ofstream(path_, std::ios::binary | std::ios::trunc) << bytes;
   }
@@ -55,15 +51,11 @@ class RecordStreamTest : public testing::Test {
   }
   std::string failure(const std::string& bytes) {
     put(bytes);
-    try {
-      static_cast<void>(all());
-    } catch (const DataError& error) {
-      return error.what();
-    }
-    return "no error";
+    return test::message_of<DataError>([&] { return all(); });
   }
 
-  fs::path path_;
+  test::TemporaryDirectory directory_;
+  fs::path path_ = directory_ / "records.json";
 };
 
 TEST_F(RecordStreamTest, LinesWithMarkCrlfAndBlankLines) {
@@ -301,12 +293,7 @@ class ParquetStreamTest : public RecordStreamTest {
   }
   template <class Kind>
   std::string refusal() const {
-    try {
-      (void)all();
-    } catch (const Kind& error) {
-      return error.what();
-    }
-    return "no error";
+    return test::message_of<Kind>([&] { return all(); });
   }
 
   test::TemporaryDirectory modules_;
@@ -363,12 +350,8 @@ TEST_F(ParquetStreamTest, WholeAndCutFilesOfPyarrow) {
 TEST_F(RecordStreamTest, TextOfTwoBytesALetterIsNamed) {
   for (const char* const mark : {"\xff\xfe", "\xfe\xff"}) {
     put(std::string(mark) + "{");
-    try {
-      (void)all();
-      FAIL();
-    } catch (const DataError& error) {
-      EXPECT_THAT(error.what(), testing::HasSubstr("iconv -f UTF-16"));
-    }
+    EXPECT_THAT(test::message_of<DataError>([&] { return all(); }),
+                testing::HasSubstr("iconv -f UTF-16"));
   }
 }
 

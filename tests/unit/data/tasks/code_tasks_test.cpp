@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "runtime/error.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
 
 namespace jforge {
@@ -115,13 +116,8 @@ TEST(CodeRecords, KeepNumbersOfAnyKindAndSayWhatIsWrong) {
     std::ofstream(file, std::ios::binary) << content;
     return load_code_records(file, "t", {}, fields);
   };
-  const auto failure = [&](const std::string& content) -> std::string {
-    try {
-      static_cast<void>(load(content));
-    } catch (const DataError& error) {
-      return error.what();
-    }
-    return "no error";
+  const auto failure = [&](const std::string& content) {
+    return test::message_of<DataError>([&] { return load(content); });
   };
   const std::string good =
       R"({"task_id": "T/1", "list": [Infinity, 123456789012345678901234567890]})";
@@ -166,13 +162,8 @@ TEST(CodeRecords, ListsOfTextsHoldNothingElse) {
 TEST(CodeStyles, AreNamed) {
   EXPECT_EQ(parse_code_style("mbpp", ""), CodeStyle::evalchemy);
   EXPECT_EQ(parse_code_style("mbpp", "lm-eval"), CodeStyle::lm_eval);
-  try {
-    static_cast<void>(parse_code_style("mbpp", "plain"));
-    FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(),
-                HasSubstr("task mbpp: unknown prompt style 'plain': known are evalchemy"));
-  }
+  EXPECT_THAT(test::message_of<ConfigError>([&] { return parse_code_style("mbpp", "plain"); }),
+              HasSubstr("task mbpp: unknown prompt style 'plain': known are evalchemy"));
 }
 
 TEST(PythonText, IsAnAsciiLiteral) {

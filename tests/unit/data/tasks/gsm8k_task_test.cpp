@@ -2,13 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <cstdlib>
 #include <fstream>
 
 #include "data/tasks/math/answer_number.h"
 #include "runtime/error.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/test_data.h"
 
 namespace jforge {
 namespace {
@@ -18,13 +19,7 @@ using testing::HasSubstr;
 
 class Gsm8kTaskTest : public testing::Test {
  protected:
-  void SetUp() override {
-    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    directory_ = fs::temp_directory_path() /
-                 ("jforge_gsm8k_" + std::string(info->name()) + "_" + std::to_string(getpid()));
-    fs::create_directories(directory_ / "gsm8k");
-  }
-  void TearDown() override { fs::remove_all(directory_); }
+  void SetUp() override { fs::create_directories(directory_ / "gsm8k"); }
 
   void put(const std::string& name, const std::string& bytes) const {
     std::ofstream(directory_ / name, std::ios::binary) << bytes;
@@ -35,15 +30,11 @@ class Gsm8kTaskTest : public testing::Test {
            VerdictStatus::pass;
   }
   std::string load_failure(const fs::path& data) const {
-    try {
-      static_cast<void>(task_->load(data));
-    } catch (const DataError& error) {
-      return error.what();
-    }
-    return "no error";
+    return test::message_of<DataError>([&] { return task_->load(data); });
   }
 
-  fs::path directory_;
+  test::TemporaryDirectory scratch_;
+  const fs::path directory_ = scratch_.path();
   std::unique_ptr<Task> task_ = make_task("gsm8k", {.prompt_style = "plain"});
 };
 
@@ -144,12 +135,9 @@ TEST_F(Gsm8kTaskTest, PromptStylesAndRegistry) {
   EXPECT_THAT(task_names(), testing::Contains("gsm8k"));
   EXPECT_THROW(static_cast<void>(make_task("gsm9k")), ConfigError);
   EXPECT_THROW(static_cast<void>(make_task("gsm8k", {.prompt_style = "loud"})), ConfigError);
-  try {
-    static_cast<void>(make_task("gsm8k", {.prompt_style = "evalchemy"}));
-    FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("'evalchemy' is now called 'cot_boxed'"));
-  }
+  EXPECT_THAT(test::message_of<ConfigError>(
+                  [&] { return make_task("gsm8k", {.prompt_style = "evalchemy"}); }),
+              HasSubstr("'evalchemy' is now called 'cot_boxed'"));
 }
 
 TEST_F(Gsm8kTaskTest, FilesAreFoundAndBadOnesRefusedWithTheirLine) {
@@ -176,13 +164,8 @@ TEST_F(Gsm8kTaskTest, HarnessStylesTakeExamplesFromTheTrainingFile) {
   const std::string question = "{\"question\":\"How many?\",\"answer\":\"s\\n#### 7\"}\n";
   put("gsm8k/test.jsonl", question + question);
   const auto task = make_task("gsm8k", {.prompt_style = "lm-eval"});
-  const auto failure = [&]() -> std::string {
-    try {
-      static_cast<void>(task->load(directory_));
-    } catch (const DataError& error) {
-      return error.what();
-    }
-    return "no error";
+  const auto failure = [&]() {
+    return test::message_of<DataError>([&] { return task->load(directory_); });
   };
   EXPECT_THAT(failure(), HasSubstr("train.jsonl"));
   std::string training;
@@ -237,17 +220,10 @@ TEST_F(Gsm8kTaskTest, HarnessRulesMatchAsTheirExpressionsDo) {
 }
 
 TEST_F(Gsm8kTaskTest, AllRealGoldAnswersInEveryStyle) {
-  const char* given = std::getenv("JFORGE_TEST_DATA");
-  const char* source = std::getenv("JFORGE_SOURCE_DIR");
-  const fs::path data = given != nullptr
-                            ? fs::path(given)
-                            : fs::path(source == nullptr ? "." : source) / "../shared/data";
-  if (!fs::exists(data / "gsm8k/test.jsonl")) {
-    GTEST_SKIP() << "no real data at " << data << ": set JFORGE_TEST_DATA";
-  }
+  SKIP_WITHOUT_TEST_DATA("gsm8k/test.jsonl");
   for (const char* style : {"plain", "cot_boxed", "lm-eval", "lm-eval-flexible"}) {
     const auto task = make_task("gsm8k", {.prompt_style = style});
-    const auto records = task->load(data);
+    const auto records = task->load(test::test_data());
     ASSERT_EQ(records.size(), 1319u);
     for (const TaskRecord& record : records) {
       const std::string& answer = record.fields.at("answer");
@@ -265,21 +241,11 @@ TEST_F(Gsm8kTaskTest, AllRealGoldAnswersInEveryStyle) {
 }
 
 TEST_F(Gsm8kTaskTest, AllRealGoldAnswersPassAndPerturbedOnesFail) {
-  const char* given = std::getenv("JFORGE_TEST_DATA");
-  const char* source = std::getenv("JFORGE_SOURCE_DIR");
-  const fs::path data = given != nullptr
-                            ? fs::path(given)
-                            : fs::path(source == nullptr ? "." : source) / "../shared/data";
-  if (!fs::exists(data / "gsm8k/test.jsonl")) {
-    GTEST_SKIP() << "no real data at " << data << ": set JFORGE_TEST_DATA";
-  }
-  const auto records = task_->load(data);
+  SKIP_WITHOUT_TEST_DATA("gsm8k/test.jsonl");
+  const auto records = task_->load(test::test_data());
   ASSERT_EQ(records.size(), 1319u);
   for (const TaskRecord& record : records) {
     const std::string& answer = record.fields.at("answer");
-    EXPECT_EQ(task_->grade(task_->extract(answer, record), record, nullptr).status,
-              VerdictStatus::pass)
-        << record.id;
     const std::string gold = answer.substr(answer.rfind("####") + 5);
     EXPECT_EQ(
         task_->grade(task_->extract("So it is \\boxed{" + gold + "}.", record), record, nullptr)

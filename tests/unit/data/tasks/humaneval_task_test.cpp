@@ -8,6 +8,7 @@
 #include "data/tasks/code/code_tasks.h"
 #include "data/tasks/task.h"
 #include "runtime/error.h"
+#include "tests/support/message_of.h"
 #include "tests/support/python_code_runner.h"
 #include "tests/support/temporary_directory.h"
 
@@ -308,13 +309,10 @@ TEST(HumanevalPlus, ACanonicalSolutionThatDoesNotRunIsBadData) {
   broken.fields["canonical_solution"] = "    return 1 / r\n";
   const auto task = make_task("humaneval_plus");
   for (int attempt = 0; attempt < 2; ++attempt) {
-    try {
-      static_cast<void>(task->grade("def area(r):\n    return 0\n", broken, &runner));
-      FAIL();
-    } catch (const DataError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("HumanEval/0"));
-      EXPECT_THAT(error.what(), HasSubstr("plus_input: call 0"));
-    }
+    const std::string message = test::message_of<DataError>(
+        [&] { return task->grade("def area(r):\n    return 0\n", broken, &runner); });
+    EXPECT_THAT(message, HasSubstr("HumanEval/0"));
+    EXPECT_THAT(message, HasSubstr("plus_input: call 0"));
   }
 }
 
@@ -328,12 +326,10 @@ TEST(HumanevalTask, LoadsFromTheFolderOrTheFile) {
   EXPECT_EQ(task->load(directory.path()).size(), 1u);
   EXPECT_EQ(task->load(directory / "humaneval/HumanEval.jsonl")[0].fields.at("entry_point"), "f");
   EXPECT_THROW(static_cast<void>(make_task("humaneval_plus")->load(directory.path())), DataError);
-  try {
-    static_cast<void>(make_task("humaneval_plus")->load(directory / "humaneval/HumanEval.jsonl"));
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("HumanEval.jsonl:1: no array field 'base_input'"));
-  }
+  EXPECT_THAT(test::message_of<DataError>([&] {
+                return make_task("humaneval_plus")->load(directory / "humaneval/HumanEval.jsonl");
+              }),
+              HasSubstr("HumanEval.jsonl:1: no array field 'base_input'"));
 }
 
 }  // namespace

@@ -8,25 +8,15 @@
 
 #include "data/tasks/math/answer_number.h"
 #include "runtime/error.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/test_data.h"
 
 namespace jforge {
 namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
-
-fs::path real_data() {
-  const char* given = std::getenv("JFORGE_TEST_DATA");
-  const char* source = std::getenv("JFORGE_SOURCE_DIR");
-  return given != nullptr ? fs::path(given)
-                          : fs::path(source == nullptr ? "." : source) / "../shared/data";
-}
-
-#define SKIP_WITHOUT_REAL_DATA()                                                   \
-  if (!fs::exists(real_data() / "math/math500.jsonl")) {                           \
-    GTEST_SKIP() << "no real data at " << real_data() << ": set JFORGE_TEST_DATA"; \
-  }
 
 const TaskRecord kRecord{"math500/0", {{"problem", "How many?"}, {"answer", "\\frac{1}{2}"}}};
 
@@ -65,13 +55,9 @@ TEST(MathTask, PromptStyles) {
   }
   EXPECT_EQ(finals, 4u);
   EXPECT_THROW(static_cast<void>(make_task("math", {.prompt_style = "loud"})), ConfigError);
-  try {
-    static_cast<void>(make_task("math500", {.prompt_style = "lm-eval"}));
-    FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(),
-                HasSubstr("task math500: prompt style 'lm-eval' is now called '4-shot'"));
-  }
+  EXPECT_THAT(test::message_of<ConfigError>(
+                  [&] { return make_task("math500", {.prompt_style = "lm-eval"}); }),
+              HasSubstr("task math500: prompt style 'lm-eval' is now called '4-shot'"));
 }
 
 /// Status and accepting rules.
@@ -115,13 +101,8 @@ TEST(MathTask, FilesAreFoundAndBadOnesRefused) {
   const auto put = [&](const char* name, const std::string& text) {
     std::ofstream(directory.path() / "math" / name) << text;
   };
-  const auto failure = [&](const char* name) -> std::string {
-    try {
-      static_cast<void>(make_task(name)->load(directory.path()));
-    } catch (const DataError& error) {
-      return error.what();
-    }
-    return "no error";
+  const auto failure = [&](const char* name) {
+    return test::message_of<DataError>([&] { return make_task(name)->load(directory.path()); });
   };
   EXPECT_THAT(failure("math500"), HasSubstr("math/math500.jsonl"));
   put("math500.jsonl", R"({"problem":"a","answer":"1"})"
@@ -143,9 +124,9 @@ TEST(MathTask, FilesAreFoundAndBadOnesRefused) {
 }
 
 TEST(MathTask, All5000GoldAnswersAreRight) {
-  SKIP_WITHOUT_REAL_DATA();
+  SKIP_WITHOUT_TEST_DATA("math/math500.jsonl");
   const auto task = make_task("math");
-  const auto records = task->load(real_data());
+  const auto records = task->load(test::test_data());
   ASSERT_EQ(records.size(), 5000u);
   for (const TaskRecord& record : records) {
     const std::string& solution = record.fields.at("solution");
@@ -158,12 +139,12 @@ TEST(MathTask, All5000GoldAnswersAreRight) {
 }
 
 TEST(MathTask, All500AnswersEqualThoseOfTheirSolutions) {
-  SKIP_WITHOUT_REAL_DATA();
-  const auto solutions =
-      load_task_records(real_data(), "math500", {"math/math500.jsonl"}, {"problem", "solution"});
+  SKIP_WITHOUT_TEST_DATA("math/math500.jsonl");
+  const auto solutions = load_task_records(test::test_data(), "math500", {"math/math500.jsonl"},
+                                           {"problem", "solution"});
   for (const char* style : {"evalchemy", "qwen", "4-shot"}) {
     const auto task = make_task("math500", {.prompt_style = style});
-    const auto records = task->load(real_data());
+    const auto records = task->load(test::test_data());
     ASSERT_EQ(records.size(), 500u);
     for (std::size_t i = 0; i < records.size(); ++i) {
       const std::string& solution = solutions[i].fields.at("solution");

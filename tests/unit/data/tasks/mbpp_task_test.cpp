@@ -9,6 +9,7 @@
 #include "runtime/error.h"
 #include "tests/support/python_code_runner.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/test_data.h"
 
 namespace jforge {
 namespace {
@@ -24,13 +25,6 @@ TaskRecord record() {
            {"code", "def twice(x):\r\n  return 2 * x"},
            {"test_setup_code", "base = 3"},
            {"test_list", R"(["assert twice(1) == 2", "assert twice(base) == 6"])"}}};
-}
-
-fs::path real_data() {
-  const char* given = std::getenv("JFORGE_TEST_DATA");
-  const char* source = std::getenv("JFORGE_SOURCE_DIR");
-  return given != nullptr ? fs::path(given)
-                          : fs::path(source == nullptr ? "." : source) / "../shared/data";
 }
 
 TEST(MbppTask, ExtractsTheFirstPythonBlockElseTheText) {
@@ -195,10 +189,8 @@ TEST(MbppPlus, TheOldRulesDoNotTakeOrdersOfSetsThatAgreeByAccident) {
 }
 
 TEST(MbppTask, TheRealFilesLoadWhole) {
-  if (!fs::exists(real_data() / "mbpp")) {
-    GTEST_SKIP() << "no real data at " << real_data() << ": set JFORGE_TEST_DATA";
-  }
-  const fs::path data = real_data();
+  SKIP_WITHOUT_TEST_DATA("mbpp");
+  const fs::path data = test::test_data();
   const MbppTask full(MbppTask::Variant::full, {});
   const auto all = full.load_all(data);
   ASSERT_EQ(all.size(), 974u);

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "runtime/error.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
 
 namespace jforge {
@@ -57,13 +58,10 @@ TEST(WordProblemsTask, AGoldAnswerWithoutANumberIsRefusedBeforeAnythingIsGraded)
   std::ofstream(file) << R"({"question":"a","answer":"#### 2"})" << '\n'
                       << R"({"question":"b","answer":"5"})" << '\n';
   for (const char* name : {"word_problems", "gsm8k"}) {
-    try {
-      static_cast<void>(make_task(name)->load(file));
-      ADD_FAILURE() << name;
-    } catch (const DataError& error) {
-      EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr(file.string()),
-                                                 ::testing::HasSubstr(std::string(name) + "/1")));
-    }
+    EXPECT_THAT(test::message_of<DataError>([&] { return make_task(name)->load(file); }),
+                ::testing::AllOf(::testing::HasSubstr(file.string()),
+                                 ::testing::HasSubstr(std::string(name) + "/1")))
+        << name;
   }
 }
 
@@ -85,13 +83,10 @@ TEST(WordProblemsTask, GradesNumbersByThePlainRuleOfGsm8k) {
 
 TEST(WordProblemsTask, OtherStylesAreRefused) {
   for (const char* style : {"evalchemy", "cot_boxed", "lm-eval"}) {
-    try {
-      static_cast<void>(make_task("word_problems", {.prompt_style = style}));
-      ADD_FAILURE() << style;
-    } catch (const ConfigError& error) {
-      EXPECT_THAT(error.what(),
-                  ::testing::AllOf(::testing::HasSubstr(style), ::testing::HasSubstr("plain")));
-    }
+    EXPECT_THAT(test::message_of<ConfigError>(
+                    [&] { return make_task("word_problems", {.prompt_style = style}); }),
+                ::testing::AllOf(::testing::HasSubstr(style), ::testing::HasSubstr("plain")))
+        << style;
   }
 }
 
@@ -103,12 +98,9 @@ TEST(WordProblemsTask, FindsItsOwnFolderOnly) {
   };
   const auto task = make_task("word_problems");
   put("gsm8k/test.jsonl");
-  try {
-    static_cast<void>(task->load(directory.path()));
-    ADD_FAILURE() << "GSM8K's file was taken";
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("word_problems/test.jsonl"));
-  }
+  EXPECT_THAT(test::message_of<DataError>([&] { return task->load(directory.path()); }),
+              ::testing::HasSubstr("word_problems/test.jsonl"))
+      << "GSM8K's file was taken";
   put("word_problems/test.jsonl");
   for (const fs::path& data :
        {directory.path(), directory / "word_problems", directory / "word_problems/test.jsonl"}) {

@@ -8,6 +8,7 @@
 
 #include "data/tokenizer/chat_template.h"
 #include "data/tokenizer/jinja/template.h"
+#include "tests/support/message_of.h"
 
 namespace jforge {
 namespace {
@@ -40,11 +41,9 @@ void expect_all(const std::vector<Case>& cases) {
 void expect_failures(const std::vector<Case>& cases) {
   for (const auto& [jinja, says] : cases) {
     const auto chat = ChatTemplate::parse(jinja, "test", {{"bos_token", "<B>"}});
-    try {
-      ADD_FAILURE() << jinja << " printed " << chat.render(kMessages, true).substr(0, 100);
-    } catch (const DataError& error) {
-      EXPECT_THAT(error.what(), HasSubstr(says)) << jinja;
-    }
+    EXPECT_THAT(test::message_of<DataError>([&] { return chat.render(kMessages, true); }),
+                HasSubstr(says))
+        << jinja;
   }
 }
 

@@ -22,12 +22,8 @@ namespace fs = std::filesystem;
 
 class QwenTokenizer : public testing::Test {
  protected:
-  void SetUp() override {
-    if (test::shared_data().empty()) {
-      GTEST_SKIP() << "the Qwen2.5 tokenizer files are absent (JFORGE_TEST_DATA)";
-    }
-  }
-  static fs::path directory() { return test::shared_data() / "qwen_tokenizer"; }
+  void SetUp() override { SKIP_WITHOUT_TEST_DATA("qwen_tokenizer"); }
+  static fs::path directory() { return test::test_data() / "qwen_tokenizer"; }
   static const BytePairTokenizer& tokenizer() {
     static const BytePairTokenizer kTokenizer = BytePairTokenizer::load(directory());
     return kTokenizer;
@@ -66,7 +62,7 @@ TEST_F(QwenTokenizer, ConformanceCases) {
 
 TEST_F(QwenTokenizer, RoundTripOfEveryText) {
   int files = 0;
-  for (const auto& entry : fs::directory_iterator(test::shared_data() / "text")) {
+  for (const auto& entry : fs::directory_iterator(test::test_data() / "text")) {
     const std::string text = read_file_or_gz(entry.path());
     EXPECT_TRUE(tokenizer().decode(tokenizer().encode(text)) == to_nfc(text)) << entry.path();
     ++files;
@@ -140,7 +136,7 @@ TEST_F(QwenTokenizer, TokenizerJsonGivesTheSameIds) {
   const auto whole = BytePairTokenizer::load(scratch.path());
   EXPECT_EQ(whole.vocabulary_size(), tokenizer().vocabulary_size());
   EXPECT_EQ(whole.eos(), tokenizer().eos());
-  for (const auto& entry : fs::directory_iterator(test::shared_data() / "text")) {
+  for (const auto& entry : fs::directory_iterator(test::test_data() / "text")) {
     const std::string text = read_file_or_gz(entry.path());
     EXPECT_TRUE(whole.encode(text) == tokenizer().encode(text)) << entry.path();
   }
@@ -168,8 +164,7 @@ std::array<std::string, 5> columns_of(const std::string& line, std::vector<char3
 }
 
 TEST_F(QwenTokenizer, UnicodeNormalizationTest) {
-  std::istringstream file(
-      read_file_or_gz(test::shared_data() / "text" / "NormalizationTest.txt.gz"));
+  std::istringstream file(read_file_or_gz(test::test_data() / "text" / "NormalizationTest.txt.gz"));
   std::set<char32_t> part1;
   bool in_part1 = false;
   int lines = 0;

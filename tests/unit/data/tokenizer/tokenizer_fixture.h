@@ -2,10 +2,7 @@
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <atomic>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -15,43 +12,19 @@
 
 #include "data/tokenizer/byte_level.h"
 #include "data/tokenizer/pre_tokenizer.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/test_data.h"
 
 namespace jforge::test {
 
 namespace fs = std::filesystem;
 
-class ScratchDirectory {
+class ScratchDirectory : public TemporaryDirectory {
  public:
-  ScratchDirectory() {
-    static std::atomic<int> counter{0};
-    path_ =
-        fs::temp_directory_path() / fmt::format("jforge_tokenizer_{}_{}", ::getpid(), counter++);
-    fs::create_directories(path_);
-  }
-  ScratchDirectory(const ScratchDirectory&) = delete;
-  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
-  ~ScratchDirectory() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  [[nodiscard]] const fs::path& path() const { return path_; }
   void write(const std::string& name, const std::string& content) const {
-    std::ofstream(path_ / name, std::ios::binary) << content;
+    std::ofstream(path() / name, std::ios::binary) << content;
   }
-
- private:
-  fs::path path_;
 };
-
-inline fs::path shared_data() {
-  fs::path directory;
-  if (const char* data = std::getenv("JFORGE_TEST_DATA")) {
-    directory = data;
-  } else if (const char* source = std::getenv("JFORGE_SOURCE_DIR")) {
-    directory = fs::path(source) / "../shared/data";
-  }
-  return fs::exists(directory / "qwen_tokenizer") ? directory : fs::path();
-}
 
 struct TokenizerParts {
   nlohmann::json vocabulary = nlohmann::json::object();

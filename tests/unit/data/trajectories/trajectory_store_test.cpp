@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -16,6 +15,8 @@
 #include "runtime/random.h"
 #include "runtime/read_file.h"
 #include "runtime/text_seal.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temporary_directory.h"
 
 namespace jforge {
 namespace {
@@ -53,14 +54,6 @@ Trajectory make_trajectory(PromptId id, bool selected = false) {
 
 class TrajectoryStoreTest : public testing::Test {
  protected:
-  void SetUp() override {
-    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    directory_ = fs::temp_directory_path() /
-                 ("jforge_traj_" + std::string(info->name()) + "_" + std::to_string(getpid()));
-    fs::create_directories(directory_);
-  }
-  void TearDown() override { fs::remove_all(directory_); }
-
   fs::path write_shard(LeaseId lease, const std::vector<PromptId>& ids, bool selected = false,
                        const fs::path& sub = "", std::int64_t round = 1) {
     const fs::path directory = directory_ / sub;
@@ -84,7 +77,8 @@ class TrajectoryStoreTest : public testing::Test {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
   }
 
-  fs::path directory_;
+  test::TemporaryDirectory scratch_;
+  const fs::path directory_ = scratch_.path();
 };
 
 TEST_F(TrajectoryStoreTest, RoundTripOfBothForms) {
@@ -136,12 +130,10 @@ TEST_F(TrajectoryStoreTest, AnIndexMakesTheSameStoreWithoutOpeningAShard) {
 TEST_F(TrajectoryStoreTest, AShardThatIsListedLateIsWaitedFor) {
   const std::vector<PromptId> expected{1, 2, 3};
   write_shard(0, {2, 1});
-  try {
-    (void)TrajectoryStore::open_complete(directory_, expected, 0.3);
-    FAIL() << "prompt 3 is not there";
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("prompt 3 has no trajectory in " + directory_.string()));
-  }
+  EXPECT_THAT(test::message_of<DataError>(
+                  [&] { return TrajectoryStore::open_complete(directory_, expected, 0.3); }),
+              HasSubstr("prompt 3 has no trajectory in " + directory_.string()))
+      << "prompt 3 is not there";
   std::thread other_host([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     write_shard(1, {3, 4});
@@ -385,13 +377,9 @@ TEST_F(TrajectoryStoreTest, MissingDirectoryIsAnEmptyStore) {
 TEST_F(TrajectoryStoreTest, DoubledPromptOverShardsIsRefusedByName) {
   write_shard(0, {1, 2});
   write_shard(1, {3, 2});
-  try {
-    static_cast<void>(TrajectoryStore::open(directory_));
-    FAIL() << "accepted";
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("prompt 2"), HasSubstr("lease-00000000"),
-                                             HasSubstr("lease-00000001")));
-  }
+  EXPECT_THAT(test::message_of<DataError>([&] { return TrajectoryStore::open(directory_); }),
+              testing::AllOf(HasSubstr("prompt 2"), HasSubstr("lease-00000000"),
+                             HasSubstr("lease-00000001")));
 }
 
 TEST_F(TrajectoryStoreTest, ShardsOfDifferentRoundsAreNoStore) {
@@ -455,12 +443,9 @@ TEST_F(TrajectoryStoreTest, EarlierVersionsAreReadAndLaterOnesRefused) {
       EXPECT_EQ(read.digests(), TrajectoryReader(source).digests());
       continue;
     }
-    try {
-      const TrajectoryReader refused(path);
-      ADD_FAILURE() << version << " accepted";
-    } catch (const DataError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("reads versions 1 to 2"));
-    }
+    EXPECT_THAT(test::message_of<DataError>([&] { const TrajectoryReader refused(path); }),
+                HasSubstr("reads versions 1 to 2"))
+        << version << " accepted";
   }
 }
 
@@ -500,14 +485,12 @@ TEST_F(TrajectoryStoreTest, SealedButInconsistentShardsAreRefused) {
       writer.write(dataset, values);
     }
     writer.close();
-    try {
-      const TrajectoryReader bad(path);
-      bad.verify();
-      ADD_FAILURE() << dataset << " accepted";
-    } catch (const DataError& error) {
-      EXPECT_THAT(error.what(),
-                  testing::AllOf(HasSubstr("lease-00000009.h5"), HasSubstr(expected)));
-    }
+    EXPECT_THAT(test::message_of<DataError>([&] {
+                  const TrajectoryReader bad(path);
+                  bad.verify();
+                }),
+                testing::AllOf(HasSubstr("lease-00000009.h5"), HasSubstr(expected)))
+        << dataset << " accepted";
   };
   using Integers = std::vector<std::int64_t>;
   refused("state_tokens", std::vector<std::int32_t>{}, "state_tokens");

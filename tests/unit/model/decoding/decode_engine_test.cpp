@@ -2,6 +2,7 @@
 
 #include "model/decoding/decode_engine.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include "model/decoding/greedy_decoder.h"
 #include "model/decoding/jacobi_decoder.h"
 #include "model/decoding/multi_block_decoder.h"
+#include "tests/support/message_of.h"
 #include "tests/unit/model/decoding/fake_decode_model.h"
 
 namespace jforge::test {
@@ -347,13 +349,9 @@ TEST(DecodeEngine, ASequenceThatDoesNotFitASlotIsRefusedByName) {
   EXPECT_EQ(run_with(21, true), 21U) << "the last token needs no position";
   EXPECT_EQ(run_with(16, false), 16U);
   EXPECT_THROW(run_with(22, true), DataError);
-  try {
-    run_with(17, false);
-    FAIL() << "three blocks need 36 positions";
-  } catch (const DataError& error) {
-    EXPECT_NE(std::string(error.what()).find("prompt 77 needs 36 positions"), std::string::npos)
-        << error.what();
-  }
+  EXPECT_THAT(test::message_of<DataError>([&] { run_with(17, false); }),
+              ::testing::HasSubstr("prompt 77 needs 36 positions"))
+      << "three blocks need 36 positions";
   auto model = fake_model(2);
   DecodeEngine engine(model, 2);
   engine.admit(make_multi_block_decoder(request(9), {.block_size = 9}));

@@ -6,6 +6,7 @@
 #include "model/kernels/cuda/cuda_kernel_set.h"
 #include "runtime/error.h"
 #include "runtime/tensor/cuda_memory.h"
+#include "tests/support/message_of.h"
 
 namespace jforge {
 namespace {
@@ -31,19 +32,11 @@ TEST(DeviceChoice, WithoutADeviceAutomaticIsTheCpuAndCudaIsRefused) {
     EXPECT_EQ(find_cuda_devices().problem, "");
   }
   EXPECT_NO_THROW(expect_device("model.device", DeviceChoice::automatic));
-  try {
-    expect_device("pretrain.device", DeviceChoice::cuda);
-    FAIL() << "no exception";
-  } catch (const EnvironmentError& error) {
-    EXPECT_THAT(error.what(), ::testing::StartsWith("pretrain.device = \"cuda\": "));
-  }
-  try {
-    static_cast<void>(make_cuda_kernel_set(0));
-    FAIL() << "no exception";
-  } catch (const EnvironmentError& error) {
-    EXPECT_EQ(error.code(), ExitCode::environment);
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("CUDA"));
-  }
+  EXPECT_THAT(test::message_of<EnvironmentError>(
+                  [&] { expect_device("pretrain.device", DeviceChoice::cuda); }),
+              ::testing::StartsWith("pretrain.device = \"cuda\": "));
+  EXPECT_THAT(test::message_of<EnvironmentError>([] { return make_cuda_kernel_set(0); }),
+              ::testing::HasSubstr("CUDA"));
 }
 
 TEST(DeviceChoice, RefusesANegativeRank) {

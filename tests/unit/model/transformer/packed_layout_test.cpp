@@ -10,6 +10,7 @@
 #include <set>
 
 #include "runtime/error.h"
+#include "tests/support/message_of.h"
 #include "tests/unit/model/transformer/tiny_model.h"
 
 namespace jforge {
@@ -416,12 +417,9 @@ TEST(PackedLayout, RefusesSamplesThatDoNotFit) {
     PackedSample sample = hand_sample();
     sample.prompt_id = 77;
     change(sample);
-    try {
-      (void)pack_samples({&sample, 1}, {.mask = mask}, 1.0F);
-    } catch (const DataError& error) {
-      return error.what();
-    }
-    return "was not refused";
+    return test::message_of<DataError>([&] {
+      return pack_samples({&sample, 1}, {.mask = mask}, 1.0F);
+    });
   };
   EXPECT_THAT(refusal([](auto& s) { s.prompt.clear(); }), HasSubstr("prompt 77"));
   EXPECT_THAT(refusal([](auto& s) { s.block_size = 0; }), HasSubstr("block size"));
@@ -429,7 +427,7 @@ TEST(PackedLayout, RefusesSamplesThatDoNotFit) {
   EXPECT_THAT(refusal([](auto& s) { s.clean.clear(); }), HasSubstr("whole blocks"));
   EXPECT_THAT(refusal([](auto& s) { s.noisy.pop_back(); }), HasSubstr("noisy"));
   EXPECT_THAT(refusal([](auto& s) { s.window = 0; }, MaskKind::window), HasSubstr("window"));
-  EXPECT_EQ(refusal([](auto& s) { s.window = 0; }), "was not refused");
+  EXPECT_EQ(refusal([](auto& s) { s.window = 0; }), "nothing thrown");
 }
 
 TEST(PackedLayout, VisibleRefusesRowsOutside) {

@@ -15,6 +15,7 @@
 
 #include "runtime/error.h"
 #include "runtime/tensor/cuda_memory.h"
+#include "tests/support/message_of.h"
 
 namespace jforge {
 namespace {
@@ -137,13 +138,9 @@ TEST(Buffer, ViewsMustFit) {
 
 TEST(Buffer, TooLargeNamesSizeAndAccount) {
   MemoryAccount account("key-value cache");
-  try {
-    const Buffer buffer(std::size_t{1} << 60, account);
-    FAIL() << "no exception";
-  } catch (const EnvironmentError& error) {
-    EXPECT_THAT(error.what(),
-                ::testing::HasSubstr("1152921504606846976 bytes for key-value cache"));
-  }
+  EXPECT_THAT(test::message_of<EnvironmentError>(
+                  [&] { const Buffer buffer(std::size_t{1} << 60, account); }),
+              ::testing::HasSubstr("1152921504606846976 bytes for key-value cache"));
   EXPECT_EQ(account.live_bytes(), 0U);
 }
 
@@ -154,13 +151,9 @@ TEST(Buffer, DeviceMemoryWithoutADeviceIsRefused) {
   MemoryAccount account("test");
   EXPECT_THROW(Buffer(64, account, Device::cuda), EnvironmentError);
   EXPECT_EQ(account.live_bytes(), 0U);
-  try {
-    expect_cuda_device();
-    FAIL() << "no exception";
-  } catch (const EnvironmentError& error) {
-    EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr("CUDA"),
-                                               ::testing::HasSubstr("model.device = \"cpu\"")));
-  }
+  EXPECT_THAT(test::message_of<EnvironmentError>([&] { expect_cuda_device(); }),
+              ::testing::AllOf(::testing::HasSubstr("CUDA"),
+                               ::testing::HasSubstr("model.device = \"cpu\"")));
 }
 
 TEST(CopyTensor, CopiesOnTheHost) {

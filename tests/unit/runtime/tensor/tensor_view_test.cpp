@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/error.h"
+#include "tests/support/message_of.h"
 
 namespace jforge {
 namespace {
@@ -105,13 +106,11 @@ TEST_F(TensorViewTest, ReshapeKeepsTheElements) {
 TEST_F(TensorViewTest, ExpectShapeNamesTensorAndShapes) {
   const TensorView view(values_.data(), {4, 6});
   EXPECT_NO_THROW(expect_shape(view, {4, 6}, "weights"));
-  try {
+  const std::string message = test::message_of<InternalError>([&] {
     expect_shape(view, {6, 4}, "weights");
-    FAIL() << "no exception";
-  } catch (const InternalError& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("weights has shape [4, 6], expected [6, 4]"));
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("tensor_view_test.cpp"));
-  }
+  });
+  EXPECT_THAT(message, ::testing::HasSubstr("weights has shape [4, 6], expected [6, 4]"));
+  EXPECT_THAT(message, ::testing::HasSubstr("tensor_view_test.cpp"));
 }
 
 }  // namespace

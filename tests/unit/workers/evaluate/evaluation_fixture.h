@@ -16,14 +16,10 @@
 #include "model/transformer/weight_init.h"
 #include "runtime/random.h"
 #include "tests/support/tiny_config.h"
+#include "tests/support/write_text.h"
 #include "workers/evaluate/evaluator.h"
 
 namespace jforge::test {
-
-inline void write_text(const std::filesystem::path& path, const std::string& text) {
-  std::filesystem::create_directories(path.parent_path());
-  std::ofstream(path, std::ios::binary) << text;
-}
 
 inline std::string read_text(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "runtime/error.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/workers/evaluate/evaluation_fixture.h"
 
@@ -215,12 +216,9 @@ TEST(SummaryFile, WhatIsNoSummaryIsRefusedByName) {
        {"", "{", "[]", "{}", "{\"models\": {}}", "{\"models\": [], \"complete\": []}",
         "{\"models\": {}, \"complete\": 3}"}) {
     write_text(directory / "summary.json", text);
-    try {
-      EvaluationSummary summary(directory.path());
-      ADD_FAILURE() << "accepted: " << text;
-    } catch (const DataError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("summary.json"));
-    }
+    EXPECT_THAT(test::message_of<DataError>([&] { EvaluationSummary summary(directory.path()); }),
+                HasSubstr("summary.json"))
+        << "accepted: " << text;
   }
 }
 

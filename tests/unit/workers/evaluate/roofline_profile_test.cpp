@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/error.h"
+#include "tests/support/message_of.h"
 
 namespace jforge {
 namespace {
@@ -111,12 +112,8 @@ TEST(RooflineProfile, WhatTheSlotCannotHoldIsRefused) {
   settings.context_tokens = 56;
   EXPECT_EQ(profile_roofline(model, 100, settings).size(), 4U);
   settings.context_tokens = 57;
-  try {
-    (void)profile_roofline(model, 100, settings);
-    ADD_FAILURE() << "accepted";
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("65 positions"));
-  }
+  EXPECT_THAT(test::message_of<DataError>([&] { return profile_roofline(model, 100, settings); }),
+              HasSubstr("65 positions"));
 }
 
 TEST(RooflineProfile, SettingsAreChecked) {
@@ -128,12 +125,8 @@ TEST(RooflineProfile, SettingsAreChecked) {
            {"warm_up", [](auto& s) { s.warm_up = -1; }}}) {
     RooflineSettings settings = small();
     change(settings);
-    try {
-      settings.validate();
-      ADD_FAILURE() << name << " accepted";
-    } catch (const ConfigError& error) {
-      EXPECT_THAT(error.what(), HasSubstr(name));
-    }
+    EXPECT_THAT(test::message_of<ConfigError>([&] { settings.validate(); }), HasSubstr(name))
+        << name << " accepted";
   }
 }
 

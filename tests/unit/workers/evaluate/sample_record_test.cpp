@@ -7,6 +7,7 @@
 
 #include "runtime/error.h"
 #include "runtime/text_seal.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/workers/evaluate/evaluation_fixture.h"
 
@@ -54,12 +55,7 @@ SampleTiming timing(std::int64_t attempt, Rank rank) {
 
 template <class Call>
 std::string message_of(const Call& call) {
-  try {
-    call();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "no DataError";
+  return test::message_of<DataError>(call);
 }
 
 TEST(SampleRecord, LinesReadBackAsTheyWereWritten) {

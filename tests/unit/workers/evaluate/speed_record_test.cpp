@@ -8,6 +8,7 @@
 
 #include "runtime/error.h"
 #include "runtime/random.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/workers/evaluate/evaluation_fixture.h"
 #include "workers/evaluate/evaluate_config.h"
@@ -184,12 +185,10 @@ TEST(SpeedFile, WhatIsNoRepeatIsRefusedByLine) {
                                  std::string("\x01\xff\n"), good.substr(0, good.size() / 2) + "\n",
                                  std::string(R"({"settings": 3, "place": "here"})") + "\n"}) {
     write_text(path, good + bad);
-    try {
-      (void)SpeedFile(path).read("s", "here", 1, 2);
-      ADD_FAILURE() << "accepted: " << bad;
-    } catch (const DataError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("gsm8k.speed:2: not a measured speed"));
-    }
+    EXPECT_THAT(
+        test::message_of<DataError>([&] { return SpeedFile(path).read("s", "here", 1, 2); }),
+        HasSubstr("gsm8k.speed:2: not a measured speed"))
+        << "accepted: " << bad;
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "runtime/error.h"
 #include "runtime/text_seal.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/workers/evaluate/evaluation_fixture.h"
 #include "workers/evaluate/evaluation_summary.h"
@@ -30,12 +31,7 @@ SweepConfig two_blocks() {
 void expect_refused(const std::function<void(SweepConfig&)>& damage, const std::string& part) {
   SweepConfig sweep = two_blocks();
   damage(sweep);
-  try {
-    sweep.validate();
-    ADD_FAILURE() << "accepted; expected a message with \"" << part << "\"";
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr(part));
-  }
+  EXPECT_THAT(test::message_of<ConfigError>([&] { sweep.validate(); }), HasSubstr(part));
 }
 
 TEST(Sweep, EveryBadValueIsRefusedByItsKey) {

@@ -8,6 +8,7 @@
 
 #include "runtime/error.h"
 #include "runtime/phase_clock.h"
+#include "tests/support/message_of.h"
 
 namespace jforge {
 namespace {
@@ -119,12 +120,8 @@ TEST(LeaseWriter, AFailureReachesWhoAddsAndDropsTheRest) {
   }
   gate.set_value();
   for (int turn = 0; turn < 2; ++turn) {
-    try {
-      writer.finish();
-      ADD_FAILURE() << "no failure";
-    } catch (const EnvironmentError& error) {
-      EXPECT_STREQ(error.what(), "the disk is full");
-    }
+    EXPECT_EQ(test::message_of<EnvironmentError>([&] { writer.finish(); }), "the disk is full")
+        << "no failure";
     EXPECT_THROW(writer.rethrow_failure(), EnvironmentError);
     EXPECT_THROW(writer.add(lease(9), trajectories(9)), EnvironmentError);
   }

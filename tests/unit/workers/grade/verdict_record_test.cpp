@@ -7,6 +7,7 @@
 
 #include "runtime/error.h"
 #include "runtime/text_seal.h"
+#include "tests/support/message_of.h"
 
 namespace jforge {
 namespace {
@@ -25,12 +26,7 @@ VerdictRecord verdict(std::int64_t index, bool plus) {
 }
 
 std::string message_of(const std::string& line) {
-  try {
-    (void)parse_verdict_record(line, "x.part:7");
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "no DataError";
+  return test::message_of<DataError>([&] { return parse_verdict_record(line, "x.part:7"); });
 }
 
 TEST(VerdictRecord, LinesReadBackAsTheyWereWritten) {

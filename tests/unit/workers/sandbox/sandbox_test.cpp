@@ -16,6 +16,7 @@
 #include <limits>
 #include <thread>
 
+#include "tests/support/message_of.h"
 #include "tests/unit/workers/sandbox/sandbox_fixture.h"
 
 namespace jforge {
@@ -544,13 +545,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, SandboxTest,
                          kind_name);
 
 std::string refusal_of(const SandboxOptions& options) {
-  try {
-    const Sandbox sandbox(options);
-  } catch (const EnvironmentError& error) {
-    EXPECT_EQ(error.code(), ExitCode::environment);
-    return error.what();
-  }
-  return "none";
+  return test::message_of<EnvironmentError>([&] { const Sandbox sandbox(options); });
 }
 
 bool some_sandbox_works() {

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -12,6 +11,7 @@
 
 #include "data/tasks/task.h"
 #include "runtime/error.h"
+#include "tests/support/test_data.h"
 #include "workers/evaluate/sandbox/grading_pool.h"
 #include "workers/evaluate/sandbox/sandbox.h"
 
@@ -21,14 +21,7 @@ namespace jforge {
 class BenchmarkTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const char* given = std::getenv("JFORGE_TEST_DATA");
-    const char* source = std::getenv("JFORGE_SOURCE_DIR");
-    data_ = given != nullptr
-                ? std::filesystem::path(given)
-                : std::filesystem::path(source == nullptr ? "." : source) / "../shared/data";
-    if (!std::filesystem::exists(data_ / "humaneval")) {
-      GTEST_SKIP() << "no real data at " << data_ << ": set JFORGE_TEST_DATA";
-    }
+    SKIP_WITHOUT_TEST_DATA("humaneval");
     try {
       sandbox_ = std::make_unique<Sandbox>();
     } catch (const EnvironmentError& error) {
@@ -59,7 +52,7 @@ class BenchmarkTest : public ::testing::Test {
     }
   }
 
-  std::filesystem::path data_;
+  const std::filesystem::path data_ = test::test_data();
   std::unique_ptr<Sandbox> sandbox_;
 };
 

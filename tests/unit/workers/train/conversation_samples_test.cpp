@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/error.h"
+#include "tests/support/message_of.h"
 #include "tests/unit/data/tokenizer/tokenizer_fixture.h"
 
 namespace jforge {
@@ -62,15 +63,13 @@ TEST_F(ConversationSamplesTest, AnAnswerWithThoughtsIsLearntFromItsFirstThought)
 
 TEST_F(ConversationSamplesTest, AnAnswerThatNoPromptBeginsIsRefusedByItsLine) {
   for (const char* answer : {"A", "<think>\nwhy\n</think>\n\nA"}) {
-    try {
-      (void)parts(kOpened, answer);
-      ADD_FAILURE() << "accepted " << answer;
-    } catch (const ConfigError& error) {
-      EXPECT_THAT(error.what(), StartsWith((directory_.path() / "pairs.jsonl:1: ").string()));
-      EXPECT_THAT(error.what(), HasSubstr("the chat template of the model"));
-      EXPECT_THAT(error.what(), HasSubstr(R"(which ends in "<think>\n")"));
-      EXPECT_THAT(error.what(), HasSubstr("chat_template.jinja"));
-    }
+    const std::string message =
+        test::message_of<ConfigError>([&] { return parts(kOpened, answer); });
+    EXPECT_THAT(message, StartsWith((directory_.path() / "pairs.jsonl:1: ").string()))
+        << "accepted " << answer;
+    EXPECT_THAT(message, HasSubstr("the chat template of the model"));
+    EXPECT_THAT(message, HasSubstr(R"(which ends in "<think>\n")"));
+    EXPECT_THAT(message, HasSubstr("chat_template.jinja"));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "runtime/error.h"
+#include "tests/support/message_of.h"
 
 namespace jforge {
 namespace {
@@ -14,12 +15,7 @@ namespace {
 std::string refusal(const std::function<void(TrainConfig&)>& change) {
   TrainConfig config;
   change(config);
-  try {
-    config.validate();
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return test::message_of<ConfigError>([&] { config.validate(); });
 }
 
 TEST(TrainConfig, DefaultsAreValid) { EXPECT_NO_THROW(TrainConfig{}.validate()); }
@@ -30,7 +26,7 @@ TEST(TrainConfig, RefusalsNameTheKey) {
   EXPECT_THAT(refusal([](auto& c) { c.learning_rate = std::numeric_limits<double>::quiet_NaN(); }),
               HasSubstr("train.learning_rate"));
   EXPECT_THAT(refusal([](auto& c) { c.batch_samples = 0; }), HasSubstr("train.batch_samples"));
-  EXPECT_EQ(refusal([](auto& c) { c.batch_samples = kMostBatchSamples; }), "accepted");
+  EXPECT_EQ(refusal([](auto& c) { c.batch_samples = kMostBatchSamples; }), "nothing thrown");
   EXPECT_THAT(refusal([](auto& c) { c.batch_samples = kMostBatchSamples + 1; }),
               HasSubstr("train.batch_samples"));
   EXPECT_THAT(refusal([](auto& c) { c.tokens_per_rank = -1; }), HasSubstr("train.tokens_per_rank"));
@@ -48,7 +44,7 @@ TEST(TrainConfig, RefusalsNameTheKey) {
               c.ar_loss = ArLoss::distillation;
               c.teacher = TeacherKind::frozen;
             }),
-            "accepted");
+            "nothing thrown");
   const auto offloaded = [](CollectivesChoice collectives) {
     return refusal([=](auto& c) {
       c.optimizer.offload = true;
@@ -56,9 +52,9 @@ TEST(TrainConfig, RefusalsNameTheKey) {
     });
   };
   EXPECT_THAT(offloaded(CollectivesChoice::nccl), HasSubstr("train.optimizer_offload"));
-  EXPECT_EQ(offloaded(CollectivesChoice::automatic), "accepted");
-  EXPECT_EQ(offloaded(CollectivesChoice::mpi), "accepted");
-  EXPECT_EQ(refusal([](auto& c) { c.collectives = CollectivesChoice::nccl; }), "accepted");
+  EXPECT_EQ(offloaded(CollectivesChoice::automatic), "nothing thrown");
+  EXPECT_EQ(offloaded(CollectivesChoice::mpi), "nothing thrown");
+  EXPECT_EQ(refusal([](auto& c) { c.collectives = CollectivesChoice::nccl; }), "nothing thrown");
   EXPECT_THAT(refusal([](auto& c) { c.spike_guard.ratio = 0.5; }),
               HasSubstr("train.spike_guard_ratio"));
   EXPECT_THAT(refusal([](auto& c) { c.warmup_ratio = 1.5; }), HasSubstr("train.warmup_ratio"));
