@@ -270,53 +270,6 @@ TEST_P(RowWise, Add) {
   }
 }
 
-TEST_P(RowWise, LinearAndItsGradients) {
-  for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{1, 1, 1}, {5, 19, 23}, {64, 48, 32}}) {
-    const Floats x = random_floats(m * k, 1);
-    const Floats w = random_floats(n * k, 2);
-    const Floats bias = random_floats(n, 3);
-    const Floats dy = random_floats(m * n, 4);
-    Floats y(at(m * n), 5.0F);
-    kernels_->linear(view(x, Shape{m, k}), view(w, Shape{n, k}), view(bias, Shape{n}),
-                     view(y, Shape{m, n}));
-    Floats dx(at(m * k), 1.0F);
-    kernels_->linear_backward_input(view(dy, Shape{m, n}), view(w, Shape{n, k}),
-                                    view(dx, Shape{m, k}), true);
-    Floats dx_written(at(m * k), 1.0F);
-    kernels_->linear_backward_input(view(dy, Shape{m, n}), view(w, Shape{n, k}),
-                                    view(dx_written, Shape{m, k}), false);
-    Floats dw(at(n * k), 2.0F);
-    Floats db(at(n), 3.0F);
-    kernels_->linear_backward_weight(view(dy, Shape{m, n}), view(x, Shape{m, k}),
-                                     view(dw, Shape{n, k}), view(db, Shape{n}), true);
-    Doubles y_ref(y.size());
-    Doubles dx_ref(dx.size(), 1.0);
-    Doubles dx_written_ref(dx.size(), 0.0);
-    Doubles dw_ref(dw.size(), 2.0);
-    Doubles db_ref(db.size(), 3.0);
-    for (std::int64_t i = 0; i < m; ++i) {
-      for (std::int64_t j = 0; j < n; ++j) {
-        const double d = static_cast<double>(dy[at(i * n + j)]);
-        y_ref[at(i * n + j)] = static_cast<double>(bias[at(j)]);
-        db_ref[at(j)] += d;
-        for (std::int64_t l = 0; l < k; ++l) {
-          const double a = static_cast<double>(x[at(i * k + l)]);
-          const double b = static_cast<double>(w[at(j * k + l)]);
-          y_ref[at(i * n + j)] += a * b;
-          dx_ref[at(i * k + l)] += d * b;
-          dx_written_ref[at(i * k + l)] += d * b;
-          dw_ref[at(j * k + l)] += d * a;
-        }
-      }
-    }
-    EXPECT_LT(relative_error(y, y_ref), kTolerance);
-    EXPECT_LT(relative_error(dx, dx_ref), kTolerance);
-    EXPECT_LT(relative_error(dx_written, dx_written_ref), kTolerance);
-    EXPECT_LT(relative_error(dw, dw_ref), kTolerance);
-    EXPECT_LT(relative_error(db, db_ref), kTolerance);
-  }
-}
-
 TEST_P(RowWise, SumOfSquaresIsExactAndIndependentOfThreads) {
   const Floats x = random_floats(100003, 14);
   double expected = 0;

@@ -30,20 +30,7 @@ float dot(const Floats& a, std::int64_t at_a, std::int64_t a_k, const Floats& b,
   return start;
 }
 
-class TrainingProductTest : public ::testing::TestWithParam<InstructionSet> {
- protected:
-  void SetUp() override {
-    if (!instruction_set_available(GetParam())) {
-      GTEST_SKIP() << "the processor lacks this instruction set";
-    }
-    kernels_ = make_cpu_kernel_set(GetParam());
-    threads_ = omp_get_max_threads();
-  }
-  void TearDown() override { omp_set_num_threads(threads_ > 0 ? threads_ : 1); }
-
-  std::unique_ptr<KernelSet> kernels_;
-  int threads_ = 0;
-};
+using TrainingProductTest = KernelTest;
 
 TEST_P(TrainingProductTest, LinearIsTheSumInOrderThenTheBias) {
   for (const auto [m, n, k] : kShapes) {
@@ -51,7 +38,7 @@ TEST_P(TrainingProductTest, LinearIsTheSumInOrderThenTheBias) {
     const Floats w = random_floats(n * k, 2);
     const Floats bias = random_floats(n, 3);
     for (const int threads : {1, 2, 3, 5}) {
-      omp_set_num_threads(threads);
+      const ThreadCount scope(threads);
       for (const bool with_bias : {false, true}) {
         Floats y(static_cast<std::size_t>(m * n + 1), std::numeric_limits<float>::quiet_NaN());
         y.back() = 42;
@@ -78,7 +65,7 @@ TEST_P(TrainingProductTest, GradientsAreSumsInOrder) {
     const Floats dx_before = random_floats(m * k, 7);
     const Floats dw_before = random_floats(n * k, 8);
     for (const int threads : {1, 2, 3, 5}) {
-      omp_set_num_threads(threads);
+      const ThreadCount scope(threads);
       for (const bool accumulate : {false, true}) {
         Floats dx = dx_before;
         kernels_->linear_backward_input(view(dy, {m, n}), view(w, {n, k}), view(dx, {m, k}),
@@ -92,14 +79,21 @@ TEST_P(TrainingProductTest, GradientsAreSumsInOrder) {
       }
       for (const bool accumulate : {false, true}) {
         Floats dw = dw_before;
-        kernels_->linear_backward_weight(view(dy, {m, n}), view(x, {m, k}), view(dw, {n, k}), {},
-                                         accumulate);
+        Floats db(static_cast<std::size_t>(n), 3.0F);
+        kernels_->linear_backward_weight(view(dy, {m, n}), view(x, {m, k}), view(dw, {n, k}),
+                                         accumulate ? view(db, {n}) : TensorView(), accumulate);
         for (std::int64_t i = 0; i < n * k; ++i) {
           const auto at = static_cast<std::size_t>(i);
           ASSERT_EQ(dw[at], dot(dy, i / k, n, x, i % k, k, m, accumulate ? dw_before[at] : 0))
               << m << "x" << n << "x" << k << " weight element " << i << ", " << threads
               << " threads";
         }
+        Doubles db_ref(db.size(), 3.0);
+        for (std::int64_t i = 0; accumulate && i < m * n; ++i) {
+          db_ref[static_cast<std::size_t>(i % n)] +=
+              static_cast<double>(dy[static_cast<std::size_t>(i)]);
+        }
+        EXPECT_LT(relative_error(db, db_ref), kTolerance);
       }
     }
   }
