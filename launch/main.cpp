@@ -45,7 +45,7 @@ void set_up_collective_checks(const jforge::Communicator& world) {
       jforge::broadcast_text(world, wanted == nullptr ? std::string() : wanted, 0) == "1";
   jforge::enable_collective_checks(on);
   if (on) {
-    log_info("collective checks are on");
+    jforge::log_info("collective checks are on");
   }
 }
 

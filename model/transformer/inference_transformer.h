@@ -75,7 +75,7 @@ class InferenceTransformer final : public DecodeModel {
     /// with an eighth of it left for passes (512 MB at most), there are fewer, and a warning.
     std::int64_t cache_pages = 0;
     std::int32_t max_rows = 0;  ///< Rows computed at once; 0: 1024.
-    /// Type of the matrices. Embeddings are float32, or bfloat16 on a device if matrices are rounded.
+    /// Matrices' type. Embeddings are float32, or bfloat16 on a device if matrices are rounded.
     WeightStorage weights = WeightStorage::automatic;
     bool replay = true;  ///< Whether a device may replay passes (DecodePlan::run): the same bits.
   };

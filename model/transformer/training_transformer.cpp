@@ -611,8 +611,7 @@ void TrainingTransformer::loss_and_backward(ParameterSource& parameters, const L
   note_progress();
 }
 
-double forward_flops(const TransformerConfig& config, const PackedBatch& batch) {
-  const LayerPlan plan(config);
+double forward_flops(const LayerPlan& plan, const PackedBatch& batch) {
   double visible_keys = 0;
   for (const AttentionSegment& segment : batch.layout.segments) {
     const auto rows = static_cast<double>(segment.row_end - segment.row_begin);
@@ -621,12 +620,12 @@ double forward_flops(const TransformerConfig& config, const PackedBatch& batch) 
     visible_keys += rows * (prefix + before) + rows * (rows + 1) / 2;
   }
   const auto rows = static_cast<double>(batch.layout.num_rows);
-  return 2 * static_cast<double>(config.num_layers) *
+  return 2 * static_cast<double>(plan.num_layers()) *
          (rows * static_cast<double>(plan.elements(2)) +
           2 * visible_keys * static_cast<double>(plan.query));
 }
 
-double training_flops(const TransformerConfig& config, const PackedBatch& batch) {
+double training_flops(const LayerPlan& plan, std::int64_t vocabulary, const PackedBatch& batch) {
   // A product's backward is two products of its size.
   constexpr double kForwardAndBackward = 3;
   double head_products = 0;
@@ -637,9 +636,8 @@ double training_flops(const TransformerConfig& config, const PackedBatch& batch)
     // A teacher without a target has no backward.
     head_products += item.teacher_row >= 0 || (has_student && !has_target) ? 1 : 0;
   }
-  return kForwardAndBackward * forward_flops(config, batch) +
-         2 * head_products * static_cast<double>(config.hidden_size) *
-             static_cast<double>(config.vocabulary_size);
+  return kForwardAndBackward * forward_flops(plan, batch) +
+         2 * head_products * static_cast<double>(plan.hidden) * static_cast<double>(vocabulary);
 }
 
 }  // namespace jforge

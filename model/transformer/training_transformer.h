@@ -4,6 +4,7 @@
 #include <span>
 
 #include "model/kernels/kernel_set.h"
+#include "model/transformer/layer_plan.h"
 #include "model/transformer/packed_layout.h"
 #include "model/transformer/parameter_source.h"
 #include "model/transformer/parameter_table.h"
@@ -58,8 +59,9 @@ class TrainingTransformer {
 
 /// Returns the FLOPs of forward and backward, attention counted by visible keys, including the
 /// logits of a separate teacher: the numerator of MFU.
-[[nodiscard]] double training_flops(const TransformerConfig& config, const PackedBatch& batch);
+[[nodiscard]] double training_flops(const LayerPlan& plan, std::int64_t vocabulary,
+                                    const PackedBatch& batch);
 /// Returns the FLOPs of a forward up to the final norm.
-[[nodiscard]] double forward_flops(const TransformerConfig& config, const PackedBatch& batch);
+[[nodiscard]] double forward_flops(const LayerPlan& plan, const PackedBatch& batch);
 
 }  // namespace jforge

@@ -239,8 +239,9 @@ void measure_training(const DeviceModelOptions& options, const ParameterTable& t
     return;
   }
   const double seconds = median(milliseconds) / 1e3;
-  const double flops = training_flops(
-      options.model, pack_samples(samples.first(batch), config.packing(options.model.eos_ids), 1));
+  const double flops =
+      training_flops(LayerPlan(options.model), options.model.vocabulary_size,
+                     pack_samples(samples.first(batch), config.packing(options.model.eos_ids), 1));
   const KnownDevice* const sheet = device_sheet(kernels);
   const double peak = sheet != nullptr ? sheet->flops(options.compute) * comm.size() : 0;
   print_rate(

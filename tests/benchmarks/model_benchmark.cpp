@@ -357,7 +357,7 @@ void training_step(const BenchmarkOptions& options, std::span<const PackedSample
     figures.kept_offsets = batch.kept_offsets;
     figures.ar_targets = batch.ar_targets;
     figures.losses = {losses[0], losses[1]};
-    figures.flops = training_flops(options.model, batch);
+    figures.flops = training_flops(LayerPlan(options.model), options.model.vocabulary_size, batch);
     return;
   }
   const auto add = [](AllocationCount& sum, AllocationCount more) {

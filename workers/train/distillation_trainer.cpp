@@ -67,6 +67,7 @@ BatchRange batch_range(std::int64_t step, std::int64_t batch_samples, std::int64
 DistillationTrainer::DistillationTrainer(const TrainContext& context, TensorView weights,
                                          const TrainConfig& config)
     : context_(context),
+      plan_(context.model),
       config_(config),
       packing_(config.packing(context.model.eos_ids)),
       collectives_(make_collectives(context.comm, config.sharding().home(context.kernels.device()),
@@ -293,8 +294,8 @@ DistillationTrainer::LocalWork DistillationTrainer::train_batch(SampleSource& so
       continue;
     }
     work.tokens += static_cast<double>(batch_.tokens.size());
-    work.flops +=
-        training_flops(context_.model, batch_) + forward_flops(context_.model, teacher_batch_);
+    work.flops += training_flops(plan_, context_.model.vocabulary_size, batch_) +
+                  forward_flops(plan_, teacher_batch_);
     work.kept_offsets += static_cast<double>(batch_.kept_offsets);
     work.ar_targets += static_cast<double>(batch_.ar_targets);
     work.micro_batches += 1;

@@ -174,6 +174,7 @@ class DistillationTrainer {
                                     PeakFlops& peak, StepMetrics& metrics);
 
   TrainContext context_;
+  const LayerPlan plan_;  ///< For FLOPs.
   TrainConfig config_;
   PackingOptions packing_;
   std::unique_ptr<Collectives> collectives_;

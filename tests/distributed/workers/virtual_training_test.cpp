@@ -574,7 +574,7 @@ TEST(VirtualFailures, ALengthThatOneRankCannotTellStopsAllBeforeTheFirstStep) {
   });
   VirtualWorld(kRanks).run([&](const Communicator& comm) {
     const auto [message, steps] = run(comm, 13);  // not reached within the steps
-    EXPECT_EQ(message, "nothing was thrown");
+    EXPECT_EQ(message, "nothing thrown");
     EXPECT_EQ(steps, kSteps);
   });
 }

@@ -430,7 +430,7 @@ TEST(TrainingFlops, CountsPackedWorkByVisibleKeys) {
   // 24 each.
   const double products = 4 * (2 * 24 * 24 + 2 * 8 * 24 + 3 * 24 * 40) + 2 * 10 * 24;
   const double expected = 2 * 3 * (3 * products + 3 * 24 * 37);
-  EXPECT_DOUBLE_EQ(training_flops(config, batch), expected);
+  EXPECT_DOUBLE_EQ(training_flops(LayerPlan(config), 37, batch), expected);
 
   const PackedSample sample = random_sample(1, 3, 4, 5, 2);
   const PackedBatch packed = pack_samples({&sample, 1}, {.mask = MaskKind::window}, 1.0F);
@@ -444,7 +444,7 @@ TEST(TrainingFlops, CountsPackedWorkByVisibleKeys) {
   without_items.loss_items.clear();
   const double rows = static_cast<double>(packed.layout.num_rows);
   EXPECT_DOUBLE_EQ(
-      training_flops(config, without_items),
+      training_flops(LayerPlan(config), 37, without_items),
       2 * 3 * 3 *
           (rows * (2 * 24 * 24 + 2 * 8 * 24 + 3 * 24 * 40) + 2 * static_cast<double>(seen) * 24));
 }
@@ -453,16 +453,17 @@ TEST(TrainingFlops, ASeparateTeachersLogitsCountOnce) {
   const TransformerConfig config = test::tiny_config(false);
   const PackedSample sample = random_sample(1, 3, 4, 5, 2);
   PackedBatch batch = pack_samples({&sample, 1}, {.kept = KeptOffsets::all}, 1.0F);
-  const double detached = training_flops(config, batch);
+  const double detached = training_flops(LayerPlan(config), 37, batch);
   PackedBatch teacher;
   take_teacher_rows(batch, teacher, false);
   // All but the last of 20 kept offsets also have a target.
-  EXPECT_DOUBLE_EQ(training_flops(config, batch) - detached, 2.0 * 19 * 24 * 37);
+  EXPECT_DOUBLE_EQ(training_flops(LayerPlan(config), 37, batch) - detached, 2.0 * 19 * 24 * 37);
   take_teacher_rows(batch, teacher, true);
-  EXPECT_DOUBLE_EQ(training_flops(config, batch) - detached, 2.0 * 20 * 24 * 37);
+  EXPECT_DOUBLE_EQ(training_flops(LayerPlan(config), 37, batch) - detached, 2.0 * 20 * 24 * 37);
   take_teacher_rows(batch, teacher, false);
   PackedBatch forwarded = teacher;
-  EXPECT_DOUBLE_EQ(3 * forward_flops(config, forwarded), training_flops(config, forwarded));
+  EXPECT_DOUBLE_EQ(3 * forward_flops(LayerPlan(config), forwarded),
+                   training_flops(LayerPlan(config), 37, forwarded));
 }
 
 TEST(TrainingTransformer, ForwardAloneHasTheSameBitsAndLessMemory) {
