@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 CODE = {".cpp", ".h", ".cu", ".cuh", ".py", ".sh", ".cmake", ".c"}
-LINES = {"source": 85_500, "tests": 73_300}  # tests are to fall to 71,000
+LINES = {"source": 85_300, "tests": 72_700}  # tests are to fall to 71,000
 WORDS = {"README.md": 1_300, "ARCHITECTURE.md": 1_800, "CONTRIBUTING.md": 1_300, "all pages": 44_800}
 PAGE_LINES = {"CHANGELOG.md": 60}
 
