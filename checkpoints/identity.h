@@ -21,7 +21,7 @@ enum class FixedFrom : std::uint8_t {
   import,  ///< After the import: the prompts depend on the key.
   round,   ///< In the middle of a round: the key decides which samples a step trains.
 };
-/// What a change of a key means for a run that has begun.
+/// Consequences of a key's change for a run that has begun.
 struct KeyChange {
   FixedFrom fixed_from = FixedFrom::never;
   bool other_loss = false;  ///< Losses before and after the change are not comparable.

@@ -26,7 +26,7 @@ double ratio(std::int64_t part, std::int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(std::max<std::int64_t>(1, whole));
 }
 
-/// Nothing while nothing is done.
+/// Seconds left; empty before any progress.
 std::optional<double> time_left(double seconds, double done, double total) {
   return done > 0 ? std::optional(seconds * std::max(0.0, total - done) / done) : std::nullopt;
 }

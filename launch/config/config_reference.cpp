@@ -14,7 +14,7 @@ namespace jforge {
 
 namespace {
 
-/// What a section's table cannot say, before and after it. "{}" stands for other_sections().
+/// Text before and after a section's table. "{}" stands for other_sections().
 struct SectionProse {
   const char* before = "";
   const char* after = "";

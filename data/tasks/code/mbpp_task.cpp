@@ -17,7 +17,7 @@ constexpr double kLmEvalCheckSeconds = 3.0;
 constexpr int kFirstTestProblem = 11;
 constexpr int kLastTestProblem = 510;
 
-/// What prompts show.
+/// Fields shown in prompts.
 struct Question {
   std::string text;
   std::vector<std::string> tests;

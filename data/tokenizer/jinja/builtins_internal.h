@@ -1,6 +1,6 @@
 #pragma once
 
-/// What templates can call, as in Python and jinja2, as far as published chat templates use it.
+/// Functions that templates can call, as in Python and jinja2; those that published ones use.
 /// Throws Failure on errors and unsupported uses.
 
 #include <array>
