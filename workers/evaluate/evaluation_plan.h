@@ -48,8 +48,6 @@ class EvaluationPlan {
   [[nodiscard]] const BytePairTokenizer& tokenizer() const noexcept { return encoder_.tokenizer(); }
   [[nodiscard]] const std::string& weights_hash() const noexcept { return weights_hash_; }
   [[nodiscard]] const std::vector<ProblemSet>& sets() const noexcept { return sets_; }
-  /// Positions of the longest request.
-  [[nodiscard]] std::int64_t capacity() const noexcept { return capacity_; }
   /// The model with a KV cache for `slots` sequences of any run.
   [[nodiscard]] std::unique_ptr<InferenceTransformer> make_transformer(KernelSet& kernels,
                                                                        MemoryAccount& account,
@@ -67,7 +65,7 @@ class EvaluationPlan {
   TaskEncoder encoder_;
   std::vector<ProblemSet> sets_;
   std::string weights_hash_;
-  std::int64_t capacity_ = 0;
+  std::int64_t capacity_ = 0;  ///< Positions of the longest request.
   std::int64_t branch_rows_ = 0;
   std::vector<std::vector<std::int64_t>> pages_;  ///< Cache pages per run and sample.
   std::vector<MethodRun> runs_;
