@@ -22,27 +22,22 @@ void ModelState::take_weights(MemoryAccount& account) {
 
 void ModelState::load_hf(const std::filesystem::path& directory) {
   load_hf_weights(directory, config_, table_, weights());
-  origin_ = "hf:" + directory.string();
 }
 
 void ModelState::load_checkpoint(const Checkpoint& checkpoint) {
   read_weights(checkpoint, table_, weights());
-  origin_ = "checkpoint:" + checkpoint.directory.string();
 }
 
 void ModelState::load_hf(const Communicator& comm, const std::filesystem::path& directory) {
   load_hf_weights(comm, directory, config_, table_, weights());
-  origin_ = "hf:" + directory.string();
 }
 
 void ModelState::load_checkpoint(const Communicator& comm, const Checkpoint& checkpoint) {
   read_weights(comm, checkpoint, table_, weights());
-  origin_ = "checkpoint:" + checkpoint.directory.string();
 }
 
 void ModelState::initialise(std::uint64_t seed) {
   initialise_weights(table_, weights(), seed, config_.num_layers);
-  origin_ = "initialised";
 }
 
 }  // namespace jforge

@@ -4,7 +4,6 @@
 
 #include <filesystem>
 #include <memory>
-#include <string>
 
 #include "checkpoints/checkpoint_reader.h"
 #include "model/transformer/parameter_table.h"
@@ -37,14 +36,11 @@ class ModelState {
   void drop_weights() { weights_ = Buffer(); }
   /// Allocates it again, zeroed.
   void take_weights(MemoryAccount& account);
-  /// Where the weights came from: "hf:PATH", "checkpoint:PATH" or "trained".
-  [[nodiscard]] const std::string& origin() const noexcept { return origin_; }
 
  private:
   TransformerConfig config_;
   ParameterTable table_;
   Buffer weights_;
-  std::string origin_;
 };
 
 }  // namespace jforge

@@ -343,7 +343,7 @@ class Job {
     // Rank 0 may still write run.json to a slow disk; a closed channel sends no heartbeats, and the
     // rank would be declared lost.
     comm_.barrier();
-    // Nothing slow is left, and closed channels are not watched.
+    // The rest is fast, and closed channels are not watched.
     clock_.enter("close", config_.run.heartbeat_limit_seconds);
     control_.close(comm_);
     worker_.reset();

@@ -312,7 +312,7 @@ void add_spike_guard(FieldList& fields, TrainConfig& train) {
              "`skipped_steps` and `spike_reference`");
 }
 
-// What is checked on a few answers in the middle of training.
+// Checks of a few answers in the middle of training.
 void add_checks(FieldList& fields, TrainConfig& train) {
   fields.in("train", kRun);
   fields.add(

@@ -32,7 +32,7 @@ inline constexpr EnumName<WeightStorage> kWeightStorageNames[] = {
 [[nodiscard]] std::vector<ConfigField> pretrain_fields(PretrainConfig& config);
 [[nodiscard]] std::vector<ConfigField> finetune_fields(FinetuneConfig& config);
 
-/// What a run with `config` records as its identity, but for the hashes of its inputs.
+/// Returns the identity that a run with `config` records, without the hashes of its inputs.
 [[nodiscard]] Identity identity_of(JobConfig& config);
 [[nodiscard]] Identity identity_of(PretrainConfig& config);
 [[nodiscard]] Identity identity_of(FinetuneConfig& config);

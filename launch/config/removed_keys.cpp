@@ -11,8 +11,8 @@ namespace {
 struct RemovedKey {
   std::string_view path;  ///< "rounds.endpoint" for all rounds.
   const char* advice;
-  /// What identities have recorded where the key said what holds now, without a text's quotes; null
-  /// for operational keys, and for those that were recorded only with other values.
+  /// The recorded value that gives today's results, without a text's quotes. Null for operational
+  /// keys and for keys that were recorded only with other values.
   const char* value = nullptr;
   KeyChange change = {};
   bool run_alone = false;       ///< Recorded by `jforge run` alone.

@@ -12,7 +12,7 @@ class App;
 
 namespace jforge {
 
-/// What a value is, apart from fixed words.
+/// Kind of a value that is not one of fixed words.
 enum class ValueKind : std::uint8_t {
   none,         ///< A flag, or only `words` are valid.
   text,         ///< Text or a number: nothing to offer.

@@ -19,7 +19,7 @@ namespace jforge {
 struct DecodingMethod {
   std::string name;
   std::string label;  ///< Shown in results and file names: the name or variant_label().
-  /// What results depend on besides model and request. Always has `block_size` and `window`.
+  /// Affects results, with model and request. Always has `block_size` and `window`.
   nlohmann::ordered_json settings;
   /// Each is a request whose id selects the random stream (problem_set.h, sample_id).
   std::int32_t samples_per_problem = 1;
