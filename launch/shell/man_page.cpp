@@ -26,6 +26,8 @@ constexpr Term kExitCodes[] = {
 
 constexpr Term kEnvironment[] = {
     {"JFORGE_MPI_LIMIT_SECONDS", "How long MPI may take to start or to end (600)"},
+    {"JFORGE_CPU",
+     "Widest instructions that the CPU kernels use: avx2, avx512, avx512_bf16 or amx_bf16"},
     {"JFORGE_CHECK_COLLECTIVES", "If 1 on rank 0, ranks compare every collective call first"},
 };
 

@@ -47,12 +47,12 @@ std::string describe_device(Device device, int local_rank) {
   return "CUDA device " + std::to_string(index) + " (" + cuda_device_name(index) + ")";
 }
 
-std::unique_ptr<KernelSet> make_kernel_set(DeviceChoice choice, int local_rank) {
+std::unique_ptr<KernelSet> make_kernel_set(DeviceChoice choice, int local_rank, BFloat16Sums sums) {
   expect(local_rank >= 0, "a local rank is not negative");
   if (resolve_device(choice) == Device::cuda) {
     return make_cuda_kernel_set(device_index(local_rank));
   }
-  return make_cpu_kernel_set();
+  return make_cpu_kernel_set(sums);
 }
 
 }  // namespace jforge

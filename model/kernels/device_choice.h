@@ -22,6 +22,7 @@ void expect_device(std::string_view name, DeviceChoice choice);
 [[nodiscard]] std::string describe_device(Device device, int local_rank);
 
 /// Rank `local_rank` takes CUDA device local_rank mod their number. Throws EnvironmentError.
-[[nodiscard]] std::unique_ptr<KernelSet> make_kernel_set(DeviceChoice choice, int local_rank);
+[[nodiscard]] std::unique_ptr<KernelSet> make_kernel_set(
+    DeviceChoice choice, int local_rank, BFloat16Sums sums = fastest_bfloat16_sums());
 
 }  // namespace jforge

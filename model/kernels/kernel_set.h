@@ -38,6 +38,7 @@
 #include <memory>
 #include <span>
 
+#include "model/kernels/bfloat16_sums.h"
 #include "model/kernels/decode_plan.h"
 #include "model/kernels/packed_plan.h"
 #include "model/kernels/rotary_settings.h"
@@ -318,12 +319,24 @@ class KernelSet {
   /// kNoToken for NaN. Overwrites the logits. Sets agree unless scores differ by few float64 ulps.
   virtual void sample_tokens(TensorView logits, std::span<const SampledRow> rows,
                              TensorView tokens) = 0;
+
+  /// The order of products of bfloat16; only the CPU has a choice.
+  [[nodiscard]] virtual BFloat16Sums bfloat16_sums() const noexcept { return BFloat16Sums::pairs; }
 };
 
 /// Waits for the queue. Throws NumericalError for kNoToken, which means that the logits hold NaN.
 void read_tokens(KernelSet& kernels, ConstTensorView tokens, std::span<TokenId> result);
 
-/// AVX2 + FMA, or AVX-512 with equal bits in decoding. Throws EnvironmentError without AVX2 or FMA.
-[[nodiscard]] std::unique_ptr<KernelSet> make_cpu_kernel_set();
+/// The order of this machine's fastest products of bfloat16.
+[[nodiscard]] BFloat16Sums fastest_bfloat16_sums();
+
+/// Measures the speed of products of bfloat16 by `sums` in multiples of float32's, with operands
+/// that are cached, on one thread.
+[[nodiscard]] double bfloat16_against_float32(BFloat16Sums sums);
+
+/// With the widest instructions of this machine that the environment's JFORGE_CPU (avx2, avx512,
+/// avx512_bf16 or amx_bf16) allows. Throws EnvironmentError without AVX2 or FMA.
+[[nodiscard]] std::unique_ptr<KernelSet> make_cpu_kernel_set(
+    BFloat16Sums sums = fastest_bfloat16_sums());
 
 }  // namespace jforge

@@ -87,7 +87,7 @@ void invariant_linear(benchmark::State& state) {
   const std::int64_t m = state.range(1);
   const std::int64_t n = state.range(2);
   const std::int64_t k = state.range(3);
-  const auto kernels = make_cpu_kernel_set(set);
+  const auto kernels = make_cpu_kernel_set(set, BFloat16Sums::pairs);
   MemoryAccount account("benchmark");
   const Floats x = random_floats(m * k);
   const Floats w = random_floats(n * k);

@@ -26,6 +26,8 @@ constexpr std::int64_t kRowPanel = 24;
 /// Words of b that stay cached while a's panels pass.
 constexpr std::int64_t kNearWords = 1 << 17;
 constexpr std::int64_t kCopiedWords = 8;
+/// Elements between transposed rows, so that they do not compete for the same cache lines.
+constexpr std::int64_t kRowGap = 32;
 /// Units of a thread's part of c.
 constexpr std::int64_t kRowUnit = kRowPanel;
 constexpr std::int64_t kColumnUnit = 4 * kLanes;
@@ -100,7 +102,7 @@ void copy_few(const float* step, std::int64_t /*stride*/, std::int64_t /*steps*/
 void copy_few(const BFloat16* step, std::int64_t stride, std::int64_t steps, std::int64_t count,
               BFloat16* to) {
   for (std::int64_t i = 0; i < count; ++i) {
-    to[2 * i] = step[i];
+    to[2 * i] = steps > 0 ? step[i] : BFloat16{};
     to[2 * i + 1] = steps > 1 ? step[stride + i] : BFloat16{};
   }
 }
@@ -120,6 +122,10 @@ class PartProduct {
     for (first_ = 0; first_ < product_.k; first_ += kDepthBlock * kPer) {
       depth_ = std::min(kDepthBlock * kPer, product_.k - first_);
       words_ = (depth_ + kPer - 1) / kPer;
+      if (kPer == 2 && product_.transpose_a) {
+        // Zeros make whole groups of both packed operands.
+        words_ = (words_ + kGroupWords - 1) / kGroupWords * kGroupWords;
+      }
       const std::int64_t width = kBlockWords / words_ / kColumnUnit * kColumnUnit;
       for (column_ = part_.column_begin; column_ < part_.column_end; column_ += width) {
         count_ = std::min(width, part_.column_end - column_);
@@ -134,6 +140,7 @@ class PartProduct {
 
  private:
   static constexpr std::int64_t kPer = kPerWord<Element>;
+  static constexpr std::int64_t kGroupWords = kGroupSteps / kPer;
 
   void pack_columns() {
     if (!product_.transpose_b) {
@@ -167,7 +174,8 @@ class PartProduct {
             }
             copy_words<kWidth>(from, stride, to);
           } else {
-            copy_few(from, stride, word < full ? kPer : depth_ % kPer, width, to);
+            copy_few(from, stride, std::clamp(depth_ - word * kPer, std::int64_t{0}, kPer), width,
+                     to);
           }
         }
       }
@@ -200,7 +208,6 @@ class PartProduct {
       BFloat16* const rounded = product_.rounded == nullptr ? nullptr : product_.rounded + at;
       vector_.pair_product({.a = a,
                             .a_row = a_row,
-                            .a_depth = a_depth,
                             .b = b,
                             .b_panel = words_ * kLanes * kPer,
                             .c = c,
@@ -208,7 +215,7 @@ class PartProduct {
                             .c_row = product_.n,
                             .rows = rows,
                             .columns = count,
-                            .depth = depth_,
+                            .depth = product_.transpose_a ? words_ * kPer : depth_,
                             .accumulate = first_ > 0 || (product_.accumulate && rounded == nullptr),
                             .start = first_ == 0 && product_.accumulate ? rounded : nullptr,
                             .bias = bias});
@@ -217,17 +224,32 @@ class PartProduct {
 
   void multiply(std::int64_t row, std::int64_t rows) const {
     multiply_tile(row, rows, 0, count_, product_.a + row * product_.a_row + first_, product_.a_row,
-                  kPer);
+                  1);
   }
 
   void multiply_transposed(std::int64_t row, std::int64_t rows) const {
-    copy_panels<kRowPanel>(product_.a + first_ * product_.a_row + row, product_.a_row, rows, rows_);
-    const std::int64_t width = words_ * count_ <= kNearWords ? count_ : kColumnUnit;
-    for (std::int64_t column = 0; column < count_; column += width) {
-      for (std::int64_t done = 0; done < rows; done += kRowPanel) {
-        multiply_tile(row + done, std::min(kRowPanel, rows - done), column,
-                      std::min(width, count_ - column), rows_ + done * words_ * kPer, kPer,
-                      kRowPanel * kPer);
+    const Element* const source = product_.a + first_ * product_.a_row + row;
+    // So few columns stay cached while rows pass, which then write whole lines of c.
+    const bool near = words_ * count_ <= kNearWords;
+    if constexpr (kPer == 2) {
+      const std::int64_t stride = words_ * kPer + kRowGap;
+      vector_.transpose(source, product_.a_row, depth_, rows, rows_, stride);
+      for (std::int64_t i = 0; i < rows; ++i) {
+        std::fill(rows_ + i * stride + depth_, rows_ + i * stride + words_ * kPer, BFloat16{});
+      }
+      const std::int64_t most = near ? 2 * kRowPanel : rows;
+      for (std::int64_t done = 0; done < rows; done += most) {
+        multiply_tile(row + done, std::min(most, rows - done), 0, count_, rows_ + done * stride,
+                      stride, 1);
+      }
+    } else {
+      copy_panels<kRowPanel>(source, product_.a_row, rows, rows_);
+      const std::int64_t width = near ? count_ : kColumnUnit;
+      for (std::int64_t column = 0; column < count_; column += width) {
+        for (std::int64_t done = 0; done < rows; done += kRowPanel) {
+          multiply_tile(row + done, std::min(kRowPanel, rows - done), column,
+                        std::min(width, count_ - column), rows_ + done * words_, 1, kRowPanel);
+        }
       }
     }
   }
@@ -236,7 +258,7 @@ class PartProduct {
   const BlockedProduct<Element>& product_;
   const Part& part_;
   Element* columns_;        ///< Packed b: [panels][words][16] words.
-  Element* rows_;           ///< Packed transposed a: [panels][words][24] words.
+  Element* rows_;           ///< Transposed a: [panels][words][24], or rows of bfloat16.
   std::int64_t first_ = 0;  ///< The current block's first step.
   std::int64_t depth_ = 0;
   std::int64_t words_ = 0;  ///< Its words of K.
@@ -290,7 +312,9 @@ void any_product(const VectorKernels& vector, const BlockedProduct<Element>& pro
 
 }  // namespace
 
-std::int64_t product_scratch_floats() noexcept { return kBlockWords + kDepthBlock * kRowBlock; }
+std::int64_t product_scratch_floats() noexcept {
+  return kBlockWords + (kDepthBlock + kRowGap) * kRowBlock;
+}
 
 bool keeps_sums(const BlockedProduct<BFloat16>& product) noexcept {
   return product.rounded != nullptr && product.k > kDepthBlock * kPerWord<BFloat16>;

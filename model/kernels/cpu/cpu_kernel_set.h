@@ -13,11 +13,12 @@ enum class InstructionSet : std::uint8_t {
   avx2,
   avx512,       ///< AVX-512 F, VL, DQ and BW.
   avx512_bf16,  ///< And AVX-512 BF16.
+  amx_bf16,     ///< And AMX's tiles for bfloat16.
 };
 
 [[nodiscard]] bool instruction_set_available(InstructionSet set) noexcept;
 
 /// Throws EnvironmentError if the processor lacks `set`.
-[[nodiscard]] std::unique_ptr<KernelSet> make_cpu_kernel_set(InstructionSet set);
+[[nodiscard]] std::unique_ptr<KernelSet> make_cpu_kernel_set(InstructionSet set, BFloat16Sums sums);
 
 }  // namespace jforge

@@ -161,9 +161,14 @@ struct AttentionShape {
 
 class CpuKernelSet final : public KernelSet {
  public:
-  explicit CpuKernelSet(const VectorKernels& vector) : vector_(vector) {}
+  CpuKernelSet(const VectorKernels& vector, BFloat16Sums sums) : vector_(vector), sums_(sums) {
+    if (sums == BFloat16Sums::groups) {
+      vector_.pair_product = vector_.group_product;
+    }
+  }
 
   [[nodiscard]] Device device() const noexcept override { return Device::cpu; }
+  [[nodiscard]] BFloat16Sums bfloat16_sums() const noexcept override { return sums_; }
   [[nodiscard]] KernelSet& host() override { return *this; }
   [[nodiscard]] Queue& queue() noexcept override { return *queue_; }
   void release_work_space() override;
@@ -262,7 +267,7 @@ class CpuKernelSet final : public KernelSet {
   void loss_terms(LossChunk& chunk, float* logits);
   /// A rounded result is valid until the next call.
   [[nodiscard]] ProductInput product_input(const ConstTensorView& x, const PanelWeight& panels);
-  void project(const ConstTensorView& x, const Projection& projection);
+  void project(const ConstTensorView& x, const ProductInput& input, const Projection& projection);
   /// Finds each row's best over one thread's panels.
   void argmax_part(const ProductInput& hidden, const PanelWeight& panels, std::int64_t rows,
                    std::int64_t threads, std::int64_t thread);
@@ -271,7 +276,8 @@ class CpuKernelSet final : public KernelSet {
   /// Requires: `floats` are reserved.
   [[nodiscard]] float* thread_floats(std::int64_t floats);
 
-  const VectorKernels& vector_;
+  VectorKernels vector_;  ///< pair_product by `sums_`.
+  BFloat16Sums sums_;
   std::unique_ptr<HostQueue> queue_ = make_inline_queue();
   std::vector<RotaryTable> rotary_tables_;
   std::vector<Scratch> thread_scratch_;

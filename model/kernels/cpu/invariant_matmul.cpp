@@ -19,6 +19,7 @@ namespace {
 constexpr std::int64_t kDepthBlock = 1024;
 /// So few rows pass over the panels together and need no blocks.
 constexpr std::int64_t kRowsAtOnce = 8;
+constexpr std::int64_t kPairRowsAtOnce = 32;
 /// bfloat16 has half the bytes.
 constexpr std::int64_t kPairDepthBlock = 2048;
 static_assert(kDepthBlock % 2 == 0 && kPairDepthBlock % 2 == 0, "a pair of bfloat16 is not cut");
@@ -28,15 +29,17 @@ constexpr std::int64_t kArgmaxRows = 96;
 constexpr std::int64_t kNone = -1;
 constexpr std::int64_t kNaN = -2;
 
-/// About 256 KiB of weight, which stay cached for the next rows.
-std::int64_t argmax_panels(std::int64_t k) {
-  return std::clamp<std::int64_t>(65536 / (k * kLanes) / 4 * 4, 4, 32);
-}
-
 const PanelWeight& panels_of(const PackedWeight& weight) {
   const auto* panels = dynamic_cast<const PanelWeight*>(&weight);
   expect(panels != nullptr, "packed weight was made by another kernel set");
   return *panels;
+}
+
+/// About 256 KiB of weight, which stay cached for the next rows; twice that for bfloat16 products,
+/// whose rows take less time.
+std::int64_t argmax_panels(const PanelWeight& head) {
+  const std::int64_t words = head.rounds_input() ? 131072 : 65536;
+  return std::clamp<std::int64_t>(words / head.panel_words() / 4 * 4, 4, 32);
 }
 
 /// The lower half of each float must be zero.
@@ -106,9 +109,10 @@ void product_range(const VectorKernels& vector, const ProductInput& x, const Pan
   };
   const void* const behind =
       more_panels && range.panel_end < weight.num_panels() ? words_at(range.panel_end, 0) : nullptr;
-  const std::int64_t depth_block = x.rounded != nullptr  ? kPairDepthBlock
-                                   : rows <= kRowsAtOnce ? k
-                                                         : kDepthBlock;
+  const bool at_once = rows <= (x.rounded != nullptr ? kPairRowsAtOnce : kRowsAtOnce);
+  const std::int64_t depth_block = at_once                ? k
+                                   : x.rounded != nullptr ? kPairDepthBlock
+                                                          : kDepthBlock;
   for (std::int64_t begin = 0; begin < k; begin += depth_block) {
     const std::int64_t depth = std::min(depth_block, k - begin);
     const bool last = begin + depth == k;
@@ -126,7 +130,8 @@ void product_range(const VectorKernels& vector, const ProductInput& x, const Pan
                            .columns = columns,
                            .depth = depth,
                            .accumulate = begin > 0,
-                           .bias = offsets});
+                           .bias = offsets,
+                           .streamed = true});
     } else {
       vector.tile_product({.a = a.floats,
                            .a_row = k,
@@ -208,12 +213,22 @@ std::unique_ptr<PackedWeight> CpuKernelSet::pack_weight(ConstTensorView weight,
 }
 
 void CpuKernelSet::invariant_linears(ConstTensorView x, std::span<const Projection> projections) {
+  const BFloat16* rounded = nullptr;
   for (const Projection& projection : projections) {
-    project(x, projection);
+    const PanelWeight& panels = panels_of(projection.weight);
+    if (!panels.rounds_input()) {
+      project(x, {.floats = x.data<float>()}, projection);
+      continue;
+    }
+    if (rounded == nullptr) {
+      rounded = product_input(x, panels).rounded;
+    }
+    project(x, {.rounded = rounded}, projection);
   }
 }
 
-void CpuKernelSet::project(const ConstTensorView& x, const Projection& projection) {
+void CpuKernelSet::project(const ConstTensorView& x, const ProductInput& input,
+                           const Projection& projection) {
   const auto& [weight, bias, y] = projection;
   const PanelWeight& panels = panels_of(weight);
   const std::int64_t m = x.dim(0);
@@ -226,7 +241,6 @@ void CpuKernelSet::project(const ConstTensorView& x, const Projection& projectio
   }
   const float* offsets = bias.empty() ? nullptr : bias.data<float>();
   float* target = y.data<float>();
-  const ProductInput input = product_input(x, panels);
   const std::int64_t count = panels.num_panels();
   const std::int64_t limit = decoding_threads(product_work(m, n, k));
   // A thread takes a run of panels, or, if few, of rows, although each then reads the whole weight.
@@ -245,7 +259,7 @@ void CpuKernelSet::project(const ConstTensorView& x, const Projection& projectio
 
 void CpuKernelSet::argmax_part(const ProductInput& hidden, const PanelWeight& panels,
                                std::int64_t rows, std::int64_t threads, std::int64_t thread) {
-  const std::int64_t chunk = argmax_panels(panels.columns());
+  const std::int64_t chunk = argmax_panels(panels);
   const std::int64_t row_stride = chunk * kLanes;
   const std::int64_t end = part_begin(panels.num_panels(), threads, thread + 1, 4);
   float* logits =
@@ -285,7 +299,7 @@ void CpuKernelSet::invariant_argmax(ConstTensorView hidden, const PackedWeight& 
   auto* const chosen = tokens.data<TokenId>();
   const ProductInput input = product_input(hidden, panels);
   const std::int64_t limit = decoding_threads(product_work(m, head.rows(), k));
-  reserve_threads(kArgmaxRows * argmax_panels(k) * kLanes);
+  reserve_threads(kArgmaxRows * argmax_panels(panels) * kLanes);
   best_values_.assign(static_cast<std::size_t>(limit * m), 0.0F);
   best_indices_.assign(static_cast<std::size_t>(limit * m), kNone);
   on_threads(limit, [&](std::int64_t threads, std::int64_t thread) {

@@ -31,18 +31,6 @@ inline void store(float* p, Vec a) {
   _mm256_storeu_ps(p, a.low);
   _mm256_storeu_ps(p + 8, a.high);
 }
-inline __m256i load_pairs(const std::uint32_t* p) {
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-}
-inline Vec load_first_of_pairs(const std::uint32_t* p) {
-  return {_mm256_castsi256_ps(_mm256_slli_epi32(load_pairs(p), 16)),
-          _mm256_castsi256_ps(_mm256_slli_epi32(load_pairs(p + 8), 16))};
-}
-inline Vec load_second_of_pairs(const std::uint32_t* p) {
-  const __m256i mask = _mm256_set1_epi32(static_cast<int>(0xFFFF0000U));
-  return {_mm256_castsi256_ps(_mm256_and_si256(load_pairs(p), mask)),
-          _mm256_castsi256_ps(_mm256_and_si256(load_pairs(p + 8), mask))};
-}
 inline Vec select_first(Vec a, Vec b, std::int64_t count) {
   return {_mm256_blendv_ps(b.low, a.low, _mm256_castsi256_ps(lanes_before(count, 0))),
           _mm256_blendv_ps(b.high, a.high, _mm256_castsi256_ps(lanes_before(count, 8)))};
@@ -110,11 +98,12 @@ inline __m256 odd_of_pairs(__m256 pairs) {
   return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(pairs),
                                               _mm256_set1_epi32(static_cast<int>(0xFFFF0000U))));
 }
+inline Vec even_of_pairs(Vec pairs) {
+  return {even_of_pairs(pairs.low), even_of_pairs(pairs.high)};
+}
+inline Vec odd_of_pairs(Vec pairs) { return {odd_of_pairs(pairs.low), odd_of_pairs(pairs.high)}; }
 inline Vec fma_pairs(Vec a, Vec b, Vec sum) {
-  const Vec first = fma({odd_of_pairs(a.low), odd_of_pairs(a.high)},
-                        {odd_of_pairs(b.low), odd_of_pairs(b.high)}, sum);
-  return fma({even_of_pairs(a.low), even_of_pairs(a.high)},
-             {even_of_pairs(b.low), even_of_pairs(b.high)}, first);
+  return fma(even_of_pairs(a), even_of_pairs(b), fma(odd_of_pairs(a), odd_of_pairs(b), sum));
 }
 inline Vec sqrt(Vec a) { return {_mm256_sqrt_ps(a.low), _mm256_sqrt_ps(a.high)}; }
 inline Vec maximum(Vec a, Vec b) {

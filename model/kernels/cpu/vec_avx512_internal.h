@@ -24,14 +24,6 @@ inline Vec zero() { return {_mm512_setzero_ps()}; }
 inline Vec broadcast(float x) { return {_mm512_set1_ps(x)}; }
 inline Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
 inline void store(float* p, Vec a) { _mm512_storeu_ps(p, a.value); }
-/// The first or second of sixteen bfloat16 pairs (PanelWeight).
-inline Vec load_first_of_pairs(const std::uint32_t* p) {
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16))};
-}
-inline Vec load_second_of_pairs(const std::uint32_t* p) {
-  const __m512i mask = _mm512_set1_epi32(static_cast<int>(0xFFFF0000U));
-  return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), mask))};
-}
 /// Lanes from `count` (0 … 16) on read as `fill`; their memory is not accessed.
 inline Vec load_first(const float* p, std::int64_t count, Vec fill) {
   return {_mm512_mask_loadu_ps(fill.value, first_lanes(count), p)};
@@ -75,22 +67,21 @@ inline Vec operator-(Vec a, Vec b) { return {_mm512_sub_ps(a.value, b.value)}; }
 inline Vec operator*(Vec a, Vec b) { return {_mm512_mul_ps(a.value, b.value)}; }
 inline Vec operator/(Vec a, Vec b) { return {_mm512_div_ps(a.value, b.value)}; }
 inline Vec fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.value, b.value, c.value)}; }
-/// (sum + odd·odd) + even·even by FMA, for two bfloat16 per lane, the even one in the lower half.
-/// The instruction flushes denormals to 0.
+/// The even or odd steps of sixteen pairs, the even one in the lower half.
+inline Vec even_of_pairs(Vec pairs) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs.value), 16))};
+}
+inline Vec odd_of_pairs(Vec pairs) {
+  return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pairs.value),
+                                               _mm512_set1_epi32(static_cast<int>(0xFFFF0000U))))};
+}
+/// (sum + odd·odd) + even·even by FMA, for two bfloat16 per lane.
 inline Vec fma_pairs(Vec a, Vec b, Vec sum) {
 #ifdef __AVX512BF16__
   return {_mm512_dpbf16_ps(sum.value, reinterpret_cast<__m512bh>(a.value),
                            reinterpret_cast<__m512bh>(b.value))};
 #else
-  const auto even = [](Vec pairs) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs.value), 16));
-  };
-  const auto odd = [](Vec pairs) {
-    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pairs.value),
-                                                _mm512_set1_epi32(static_cast<int>(0xFFFF0000U))));
-  };
-  const __m512 first = _mm512_fmadd_ps(odd(a), odd(b), sum.value);
-  return {_mm512_fmadd_ps(even(a), even(b), first)};
+  return fma(even_of_pairs(a), even_of_pairs(b), fma(odd_of_pairs(a), odd_of_pairs(b), sum));
 #endif
 }
 inline Vec sqrt(Vec a) { return {_mm512_sqrt_ps(a.value)}; }

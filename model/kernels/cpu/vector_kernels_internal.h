@@ -1,11 +1,12 @@
 #pragma once
 
-/// Vector loops of the CPU kernels for AVX2 + FMA, AVX-512, and AVX-512 with BF16. Bits are equal
-/// except for denormals in pair_product. Single-threaded; never throw or allocate.
+/// Vector loops of the CPU kernels for AVX2 + FMA, AVX-512, and AVX-512 with BF16, with equal bits.
+/// Single-threaded; never throw or allocate.
 
 #include <cstdint>
 
 #include "model/kernels/adamw_step.h"
+#include "model/kernels/bfloat16_sums.h"
 #include "runtime/tensor/bfloat16.h"
 
 namespace jforge {
@@ -39,14 +40,13 @@ struct TileProduct {
   const void* b_next = nullptr;
 };
 
-/// c[r][n] (= or +=) Σ_k a[r][k] · b[k][n] of bfloat16 in float32, then + bias[n], then rounded
-/// once into `rounded` if given. Steps 2i and 2i + 1 form a pair; pairs are added in ascending
-/// order, the odd step first, by FMA. Bits depend neither on blocking nor on the instruction set,
-/// except that AVX-512 BF16 flushes denormals to 0. Distances are in elements.
+/// c[r][n] (= or +=) Σ_k a[r][k] · b[k][n] of bfloat16 in float32 in an order of BFloat16Sums, then
+/// + bias[n], then rounded once into `rounded` if given. Denormals count as 0, as in the
+/// instructions for bfloat16. Bits depend neither on blocking nor on the instruction set. Distances
+/// are in elements.
 struct PairProduct {
   const BFloat16* a = nullptr;
-  std::int64_t a_row = 0;       ///< Distance of rows.
-  std::int64_t a_depth = 2;     ///< Distance of pairs.
+  std::int64_t a_row = 0;       ///< Distance of rows; steps are adjacent.
   const BFloat16* b = nullptr;  ///< Panels [pairs][16][2]; full ones must be readable.
   std::int64_t b_panel = 0;     ///< Distance of panels.
   float* c = nullptr;           ///< May be null with `rounded` and without `accumulate`.
@@ -54,10 +54,11 @@ struct PairProduct {
   std::int64_t c_row = 0;       ///< Of c and `rounded`.
   std::int64_t rows = 0;
   std::int64_t columns = 0;  ///< The last panel may be partial.
-  std::int64_t depth = 0;    ///< Steps; b is 0 after an odd depth.
+  std::int64_t depth = 0;    ///< Steps; b is 0 after an odd depth. To go on: a multiple of 32.
   bool accumulate = false;
   const BFloat16* start = nullptr;  ///< Begin from here instead of c, if not null.
   const float* bias = nullptr;      ///< [columns] or null.
+  bool streamed = false;            ///< b is read once from memory.
 };
 
 struct SoftmaxState {
@@ -72,11 +73,16 @@ struct VectorKernels {
   void (*transpose_keys)(const float* source, std::int64_t stride, std::int64_t count,
                          std::int64_t dim, std::int64_t padded_dim, std::int64_t first,
                          float* panels);
-  void (*pair_product)(const PairProduct&);
+  void (*pair_product)(const PairProduct&);   ///< By BFloat16Sums::pairs.
+  void (*group_product)(const PairProduct&);  ///< By BFloat16Sums::groups.
   /// `count` rows of `depth` bfloat16 become columns of panels [count / 16][⌈depth / 2⌉][16][2],
   /// zero after an odd depth. Other columns stay.
   void (*pair_columns)(const BFloat16* source, std::int64_t stride, std::int64_t count,
                        std::int64_t depth, BFloat16* panels);
+  /// target[i · target_stride + d] = source[d · stride + i], i < count, d < depth. target_stride
+  /// must be even.
+  void (*transpose)(const BFloat16* source, std::int64_t stride, std::int64_t depth,
+                    std::int64_t count, BFloat16* target, std::int64_t target_stride);
   void (*widen)(const BFloat16* x, float* y, std::int64_t count);
   /// To nearest even (to_bfloat16). y may begin at x's memory.
   void (*round)(const float* x, BFloat16* y, std::int64_t count);

@@ -14,6 +14,9 @@ using jforge::TileProduct;
 enum class Operands : std::uint8_t { rows_adjacent, depth_adjacent, streamed, pairs };
 constexpr bool streams(Operands operands) { return operands >= Operands::streamed; }
 
+/// Sixteen pairs of bfloat16 as they are (PanelWeight).
+inline Vec load_pairs(const std::uint32_t* p) { return load(reinterpret_cast<const float*>(p)); }
+
 template <int R, int P>
 inline void product_step(const float* a, std::int64_t a_row, const Vec (&weights)[P],
                          Vec (&sums)[R][P]) {
@@ -87,13 +90,13 @@ inline void product_depth(const TileProduct& t, const float* a, const std::uint3
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
       _mm_prefetch(b + p * b_panel + ahead, _MM_HINT_T0);
-      weights[p] = load_first_of_pairs(b + p * b_panel);
+      weights[p] = even_of_pairs(load_pairs(b + p * b_panel));
     }
     next.fetch<std::uint32_t>(k / 2 * b_depth);
     product_step(a, a_row, weights, sums);
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
-      weights[p] = load_second_of_pairs(b + p * b_panel);
+      weights[p] = odd_of_pairs(load_pairs(b + p * b_panel));
     }
     product_step(a + 1, a_row, weights, sums);
     a += 2;
@@ -102,7 +105,7 @@ inline void product_depth(const TileProduct& t, const float* a, const std::uint3
   if (t.depth % 2 != 0) {
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
-      weights[p] = load_first_of_pairs(b + p * b_panel);
+      weights[p] = even_of_pairs(load_pairs(b + p * b_panel));
     }
     product_step(a, a_row, weights, sums);
   }

@@ -316,7 +316,7 @@ TEST_P(Attention, TwoIntervalsEqualTheSameKeysContiguous) {
 }
 
 TEST_P(Attention, BothInstructionSetsGiveEqualBits) {
-  const auto other = make_cpu_kernel_set(InstructionSet::avx2);
+  const auto other = make_cpu_kernel_set(InstructionSet::avx2, BFloat16Sums::pairs);
   for (const Heads heads : kHeads) {
     Problem p(heads, random_layout(5, 3, 80), 51, 3.0F);
     p.forward(*kernels_);

@@ -48,28 +48,17 @@ const std::vector<ProductShape> kShapes = {
 struct Line {
   const BFloat16s& values;
   std::int64_t at, step;
-  [[nodiscard]] float operator[](std::int64_t i) const {
+  [[nodiscard]] float operator()(std::int64_t i) const {
     return to_float(values[static_cast<std::size_t>(at + i * step)]);
   }
 };
-
-/// The promised order: pairs ascending, the odd step of a pair first.
-float pair_sum(const Line& a, const Line& b, std::int64_t k, float start) {
-  for (std::int64_t i = 0; i < k; i += 2) {
-    if (i + 1 < k) {
-      start = std::fma(a[i + 1], b[i + 1], start);
-    }
-    start = std::fma(a[i], b[i], start);
-  }
-  return start;
-}
 
 /// k fused multiply-adds err, to first order, by at most k · 2^-24 of the sum of magnitudes.
 void expect_near_exact(const Line& a, const Line& b, std::int64_t k, float start, float sum) {
   double exact = static_cast<double>(start);
   double magnitude = std::abs(exact);
   for (std::int64_t i = 0; i < k; ++i) {
-    const double product = static_cast<double>(a[i]) * static_cast<double>(b[i]);
+    const double product = static_cast<double>(a(i)) * static_cast<double>(b(i));
     exact += product;
     magnitude += std::abs(product);
   }
@@ -77,7 +66,27 @@ void expect_near_exact(const Line& a, const Line& b, std::int64_t k, float start
             static_cast<double>(k + 1) * std::ldexp(magnitude, -24));
 }
 
-TEST_P(Bfloat16, LinearIsTheSumOfPairsInOrderThenTheBias) {
+class Bfloat16Order : public ::testing::TestWithParam<std::tuple<InstructionSet, BFloat16Sums>> {
+ protected:
+  void SetUp() override {
+    const auto [set, sums] = GetParam();
+    if (!instruction_set_available(set)) {
+      GTEST_SKIP() << "this processor lacks the instruction set";
+    }
+    kernels_ = make_cpu_kernel_set(set, sums);
+  }
+  [[nodiscard]] static float sum(const Line& a, const Line& b, std::int64_t k, float start) {
+    return ordered_sum(std::get<BFloat16Sums>(GetParam()), a, b, k, start);
+  }
+  std::unique_ptr<KernelSet> kernels_;
+};
+INSTANTIATE_TEST_SUITE_P(
+    InstructionSets, Bfloat16Order,
+    ::testing::Combine(::testing::Values(InstructionSet::avx2, InstructionSet::avx512,
+                                         InstructionSet::avx512_bf16, InstructionSet::amx_bf16),
+                       ::testing::ValuesIn(kBFloat16Sums)));
+
+TEST_P(Bfloat16Order, LinearIsTheSumInOrderThenTheBias) {
   for (const auto [m, n, k] : kShapes) {
     const BFloat16s x = random_rounded(m * k, 1);
     const BFloat16s w = random_rounded(n * k, 2);
@@ -94,9 +103,9 @@ TEST_P(Bfloat16, LinearIsTheSumOfPairsInOrderThenTheBias) {
         for (std::int64_t i = 0; i < m * n; ++i) {
           const Line a{x, i / n * k, 1};
           const Line b{w, i % n * k, 1};
-          const float sum = pair_sum(a, b, k, 0);
-          expect_near_exact(a, b, k, 0, sum);
-          ASSERT_EQ(y[at(i)], with_bias ? sum + to_float(bias[at(i % n)]) : sum)
+          const float expected = sum(a, b, k, 0);
+          expect_near_exact(a, b, k, 0, expected);
+          ASSERT_EQ(y[at(i)], with_bias ? expected + to_float(bias[at(i % n)]) : expected)
               << m << "x" << n << "x" << k << " element " << i << ", " << threads << " threads";
         }
         EXPECT_EQ(short_y.back().bits, 0xFFFF) << "written behind the end";
@@ -107,7 +116,7 @@ TEST_P(Bfloat16, LinearIsTheSumOfPairsInOrderThenTheBias) {
   }
 }
 
-TEST_P(Bfloat16, GradientsOfLinearAreSumsOfPairsInOrder) {
+TEST_P(Bfloat16Order, GradientsOfLinearAreSumsInOrder) {
   for (const auto [n, k, m] : kShapes) {
     const BFloat16s dy = random_rounded(m * n, 4);
     const BFloat16s x = random_rounded(m * k, 5);
@@ -126,7 +135,7 @@ TEST_P(Bfloat16, GradientsOfLinearAreSumsOfPairsInOrder) {
                                         accumulate);
         for (std::int64_t i = 0; i < m * k; ++i) {
           const float start = accumulate ? to_float(dx_before[at(i)]) : 0;
-          ASSERT_EQ(long_dx[at(i)], pair_sum({dy, i / k * n, 1}, {w, i % k, k}, n, start))
+          ASSERT_EQ(long_dx[at(i)], sum({dy, i / k * n, 1}, {w, i % k, k}, n, start))
               << m << "x" << n << "x" << k << " input element " << i << ", " << threads
               << " threads";
         }
@@ -137,16 +146,16 @@ TEST_P(Bfloat16, GradientsOfLinearAreSumsOfPairsInOrder) {
       kernels_->linear_backward_weight(view(dy, {m, n}), view(x, {m, k}), view(dw, {n, k}),
                                        view(db, {n}), true);
       for (std::int64_t i = 0; i < n * k; ++i) {
-        ASSERT_EQ(dw[at(i)], pair_sum({dy, i / k, n}, {x, i % k, k}, m, dw_before[at(i)]))
+        ASSERT_EQ(dw[at(i)], sum({dy, i / k, n}, {x, i % k, k}, m, dw_before[at(i)]))
             << m << "x" << n << "x" << k << " weight element " << i << ", " << threads
             << " threads";
       }
       for (std::int64_t i = 0; i < n; ++i) {
-        float sum = db_before[at(i)];
+        float expected = db_before[at(i)];
         for (std::int64_t row = 0; row < m; ++row) {
-          sum += to_float(dy[at(row * n + i)]);
+          expected += to_float(dy[at(row * n + i)]);
         }
-        ASSERT_EQ(db[at(i)], sum);
+        ASSERT_EQ(db[at(i)], expected);
       }
     }
   }
@@ -180,12 +189,23 @@ TEST_P(Bfloat16, NaNStaysInItsRowAndBehindAnOddDepth) {
   }
 }
 
-TEST_P(Bfloat16, OnlyTheInstructionTakesDenormalsForZero) {
-  const BFloat16s tiny = rounded({std::ldexp(1.0F, -130)});
-  const BFloat16s large = rounded({std::ldexp(1.0F, 20)});
-  Floats y(1);
-  kernels_->linear(view(tiny, {1, 1}), view(large, {1, 1}), {}, view(y, {1, 1}));
-  EXPECT_EQ(y[0], GetParam() == InstructionSet::avx512_bf16 ? 0.0F : std::ldexp(1.0F, -110));
+TEST_P(Bfloat16Order, DenormalsCountAsZero) {
+  const auto product_of = [&](float x, float w, float bias) {
+    const BFloat16s a = rounded({x});
+    const BFloat16s b = rounded({w});
+    const Floats added = {bias};
+    Floats y(1);
+    kernels_->linear(view(a, {1, 1}), view(b, {1, 1}), view(added, {1}), view(y, {1, 1}));
+    return y[0];
+  };
+  const float tiny = std::ldexp(1.0F, -130);
+  EXPECT_EQ(product_of(tiny, std::ldexp(1.0F, 20), 0), 0);
+  EXPECT_EQ(product_of(std::ldexp(1.0F, -100), std::ldexp(1.0F, -30), 0), 0);
+  EXPECT_EQ(product_of(0, 0, tiny), 0);
+  // Nothing else is affected.
+  Floats kept = {tiny};
+  kernels_->add(view(kept, {1}), view(kept, {1}));
+  EXPECT_EQ(kept[0], 2 * tiny);
 }
 
 TEST_P(Bfloat16, RoundingIsThatOfTheElementType) {

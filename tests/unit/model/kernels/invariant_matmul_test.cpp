@@ -73,7 +73,7 @@ TEST_P(InvariantMatmul, RowsKeepTheirBitsForAnyNumberOfRowsAndThreads) {
 }
 
 TEST_P(InvariantMatmul, BothInstructionSetsGiveEqualBits) {
-  const auto other = make_cpu_kernel_set(InstructionSet::avx2);
+  const auto other = make_cpu_kernel_set(InstructionSet::avx2, BFloat16Sums::pairs);
   const std::int64_t m = 37;
   const std::int64_t n = 300;
   const std::int64_t k = 1100;
@@ -171,7 +171,7 @@ Floats rounded(Floats values) {
 }
 
 TEST_P(InvariantMatmul, Bfloat16PanelsGiveTheBitsOfTheRoundedWeight) {
-  const auto other = make_cpu_kernel_set(InstructionSet::avx2);
+  const auto other = make_cpu_kernel_set(InstructionSet::avx2, BFloat16Sums::pairs);
   // Odd depths, partial panels and groups; 1030 is deeper than a cache block.
   const std::int64_t shapes[][2] = {{1, 1},    {17, 5},    {48, 33},   {100, 64},
                                     {250, 71}, {129, 513}, {33, 1030}, {200, 1025}};
@@ -258,20 +258,16 @@ TEST_P(InvariantMatmul, Bfloat16TiesGoToTheSmallestIdAndNaNIsRefused) {
   }
 }
 
-/// Pairs ascending, the odd step first, then the bias.
-float paired_element(const float* x, const float* w, std::int64_t k, float bias) {
-  const auto rounded = [&](const float* values, std::int64_t i) {
-    return i < k ? to_float(to_bfloat16(values[i])) : 0.0F;
+/// In order, then the bias.
+float rounded_element(BFloat16Sums sums, const float* x, const float* w, std::int64_t k,
+                      float bias) {
+  const auto rounded_of = [](const float* values) {
+    return [values](std::int64_t i) { return to_float(to_bfloat16(values[i])); };
   };
-  float sum = 0;
-  for (std::int64_t i = 0; i < k; i += 2) {
-    sum = std::fma(rounded(x, i + 1), rounded(w, i + 1), sum);
-    sum = std::fma(rounded(x, i), rounded(w, i), sum);
-  }
-  return sum + bias;
+  return ordered_sum(sums, rounded_of(x), rounded_of(w), k, 0) + bias;
 }
 
-TEST_P(InvariantMatmul, Bfloat16ArithmeticAddsPairsInOrderForAnyNumberOfRowsAndThreads) {
+TEST_P(InvariantMatmul, Bfloat16ArithmeticAddsInOrderForAnyNumberOfRowsAndThreads) {
   const std::int64_t shapes[][3] = {{1, 16, 8},   {3, 17, 5},     {7, 100, 33},  {13, 250, 70},
                                     {65, 33, 97}, {30, 40, 2101}, {200, 16, 513}};
   unsigned seed = 50;
@@ -279,16 +275,21 @@ TEST_P(InvariantMatmul, Bfloat16ArithmeticAddsPairsInOrderForAnyNumberOfRowsAndT
     const Floats x = random_floats(m * k, ++seed);
     const Floats w = random_floats(n * k, ++seed);
     const Floats bias = random_floats(n, ++seed);
-    const auto packed =
-        kernels_->pack_weight(view(w, Shape{n, k}), WeightStorage::bfloat16_arithmetic, account_);
-    ASSERT_EQ(packed->dtype(), DType::bfloat16);
-    for (const int threads : {1, 2}) {
-      const ThreadCount scope(threads);
-      const Floats y = product(x, m, *packed, bias);
-      for (std::int64_t i = 0; i < m; ++i) {
-        for (std::int64_t j = 0; j < n; ++j) {
-          ASSERT_EQ(y[at(i * n + j)], paired_element(&x[at(i * k)], &w[at(j * k)], k, bias[at(j)]))
-              << m << "x" << n << "x" << k << " at " << i << "," << j;
+    for (const BFloat16Sums sums : kBFloat16Sums) {
+      const auto kernels = make_cpu_kernel_set(GetParam(), sums);
+      const auto packed =
+          kernels->pack_weight(view(w, Shape{n, k}), WeightStorage::bfloat16_arithmetic, account_);
+      ASSERT_EQ(packed->dtype(), DType::bfloat16);
+      for (const int threads : {1, 2}) {
+        const ThreadCount scope(threads);
+        Floats y(at(m * n));
+        kernels->invariant_linear(view(x, Shape{m, k}), *packed, view(bias, Shape{n}),
+                                  view(y, Shape{m, n}));
+        for (std::int64_t i = 0; i < m * n; ++i) {
+          const std::int64_t j = i % n;
+          ASSERT_EQ(y[at(i)],
+                    rounded_element(sums, &x[at(i / n * k)], &w[at(j * k)], k, bias[at(j)]))
+              << m << "x" << n << "x" << k << " at " << i / n << "," << j;
         }
       }
     }

@@ -137,16 +137,44 @@ class KernelTest : public ::testing::TestWithParam<InstructionSet> {
     if (!instruction_set_available(GetParam())) {
       GTEST_SKIP() << "this processor lacks the instruction set";
     }
-    kernels_ = make_cpu_kernel_set(GetParam());
+    kernels_ = make_cpu_kernel_set(GetParam(), GetParam() == InstructionSet::amx_bf16
+                                                   ? BFloat16Sums::groups
+                                                   : BFloat16Sums::pairs);
   }
   std::unique_ptr<KernelSet> kernels_;
   MemoryAccount account_{"test"};
 };
 
 inline std::string instruction_set_name(const ::testing::TestParamInfo<InstructionSet>& info) {
-  return info.param == InstructionSet::avx2     ? "avx2"
-         : info.param == InstructionSet::avx512 ? "avx512"
-                                                : "avx512_bf16";
+  return info.param == InstructionSet::avx2          ? "avx2"
+         : info.param == InstructionSet::avx512      ? "avx512"
+         : info.param == InstructionSet::avx512_bf16 ? "avx512_bf16"
+                                                     : "amx_bf16";
+}
+
+/// Products of bfloat16 are tested in both orders with every instruction set.
+inline constexpr BFloat16Sums kBFloat16Sums[] = {BFloat16Sums::pairs, BFloat16Sums::groups};
+
+/// start + Σ a(i) · b(i), i < k, in the promised order. Elements are float32.
+template <class A, class B>
+float ordered_sum(BFloat16Sums sums, const A& a, const B& b, std::int64_t k, float start) {
+  if (sums == BFloat16Sums::pairs) {
+    for (std::int64_t i = 0; i < k; i += 2) {
+      if (i + 1 < k) {
+        start = std::fma(a(i + 1), b(i + 1), start);
+      }
+      start = std::fma(a(i), b(i), start);
+    }
+    return start;
+  }
+  for (std::int64_t begin = 0; begin < k; begin += kGroupSteps) {
+    float parts[2] = {0, 0};  // of even and odd steps
+    for (std::int64_t i = begin; i < std::min(begin + kGroupSteps, k); ++i) {
+      parts[i % 2] = std::fma(a(i), b(i), parts[i % 2]);
+    }
+    start += parts[0] + parts[1];
+  }
+  return start;
 }
 
 /// Rounding of fp32 sums of a few hundred terms grows with √n · 6e-8; this leaves a factor of
@@ -159,5 +187,6 @@ inline constexpr double kTolerance = 3e-6;
   INSTANTIATE_TEST_SUITE_P(                                                               \
       InstructionSets, name,                                                              \
       ::testing::Values(::jforge::InstructionSet::avx2, ::jforge::InstructionSet::avx512, \
-                        ::jforge::InstructionSet::avx512_bf16),                           \
+                        ::jforge::InstructionSet::avx512_bf16,                            \
+                        ::jforge::InstructionSet::amx_bf16),                              \
       ::jforge::test::instruction_set_name)

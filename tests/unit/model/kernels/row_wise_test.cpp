@@ -240,7 +240,7 @@ TEST_P(RowWise, RowsDoNotDependOnTheirNeighboursOrThreads) {
 }
 
 TEST_P(RowWise, BothInstructionSetsGiveEqualBits) {
-  const auto other = make_cpu_kernel_set(InstructionSet::avx2);
+  const auto other = make_cpu_kernel_set(InstructionSet::avx2, BFloat16Sums::pairs);
   Floats x = random_floats(kShape.elements(), 12, 4.0F);
   const Floats weight = random_floats(kColumns, 13);
   Floats mine(x.size());

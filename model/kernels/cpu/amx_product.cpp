@@ -1,0 +1,289 @@
+/// BFloat16Sums::groups by AMX: a tile holds 16 rows of a by 32 steps, 32 steps by 16 columns of b
+/// (a panel of pairs as it lies), or 16 by 16 sums. No templates of the library: see
+/// vector_product_internal.h.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "model/kernels/cpu/amx_product_internal.h"
+#include "model/kernels/cpu/denormals_internal.h"
+#include "model/kernels/cpu/vec_avx512_internal.h"
+
+namespace jforge {
+
+namespace {
+
+constexpr std::int64_t kTileSide = 16;
+/// Rows and columns of two by two tiles of sums.
+constexpr std::int64_t kBlockSide = 2 * kTileSide;
+/// Blocks of rows that pass over a piece of b.
+constexpr std::int64_t kMostBlocks = 3;
+/// Steps of b that stay in the first-level cache while they pass.
+constexpr std::int64_t kNearSteps = 256;
+/// Bytes of a row of any tile, and elements of a whole tile of b.
+constexpr std::int64_t kRowBytes = 64;
+constexpr std::int64_t kTileElements = kTileSide * kGroupSteps;
+/// For a single block of rows, streamed b is fetched so many elements of a panel before its use.
+constexpr std::int64_t kAhead = 4 * kTileElements;
+
+constexpr std::int64_t at_most(std::int64_t value, std::int64_t limit) {
+  return value < limit ? value : limit;
+}
+
+/// LDTILECFG's operand (Intel SDM, volume 1, chapter 18).
+struct alignas(64) TileConfig {
+  std::uint8_t palette = 1;
+  std::uint8_t start_row = 0;
+  std::uint8_t reserved[14] = {};
+  std::uint16_t row_bytes[16] = {};
+  std::uint8_t rows[16] = {};
+};
+static_assert(sizeof(TileConfig) == 64);
+
+/// The intrinsics do not tell GCC that they read memory: writes it now.
+inline void written(const void* memory) { asm volatile("" : : "r"(memory) : "memory"); }
+
+/// Tiles 0 … 3 hold sums (upper left, upper right, lower left, lower right), 4 and 5 upper and
+/// lower rows of a, 6 and 7 left and right columns of b.
+void configure(std::int64_t rows) {
+  const auto upper = static_cast<std::uint8_t>(at_most(rows, kTileSide));
+  const auto lower = static_cast<std::uint8_t>(rows > kTileSide ? rows - kTileSide : 1);
+  const std::uint8_t tile_rows[8] = {upper, upper, lower, lower, upper, lower, 16, 16};
+  TileConfig config;
+  for (int tile = 0; tile < 8; ++tile) {
+    config.row_bytes[tile] = kRowBytes;
+    config.rows[tile] = tile_rows[tile];
+  }
+  written(&config);
+  _tile_loadconfig(&config);
+}
+
+struct Block {
+  std::int64_t row, rows;  ///< At most kBlockSide.
+  std::int64_t column, columns;
+  std::int64_t index, count;  ///< Of the blocks of rows.
+  std::int64_t first, end;    ///< Steps to add.
+};
+
+/// The sums on their way from and to what no tile can access.
+using Sums = float[kBlockSide][kBlockSide];
+/// The steps after the last whole group, zero-padded.
+struct Rest {
+  alignas(64) BFloat16 a[kBlockSide][kGroupSteps];
+  alignas(64) BFloat16 b[2][kTileElements];
+};
+
+template <bool kLower, bool kRight>
+inline void load_sums(const float* upper, const float* lower, std::int64_t row_bytes) {
+  _tile_loadd(0, upper, row_bytes);
+  if constexpr (kRight) {
+    _tile_loadd(1, upper + kTileSide, row_bytes);
+  }
+  if constexpr (kLower) {
+    _tile_loadd(2, lower, row_bytes);
+  }
+  if constexpr (kLower && kRight) {
+    _tile_loadd(3, lower + kTileSide, row_bytes);
+  }
+}
+
+template <bool kLower, bool kRight>
+inline void store_sums(float* upper, float* lower, std::int64_t row_bytes) {
+  _tile_stored(0, upper, row_bytes);
+  if constexpr (kRight) {
+    _tile_stored(1, upper + kTileSide, row_bytes);
+  }
+  if constexpr (kLower) {
+    _tile_stored(2, lower, row_bytes);
+  }
+  if constexpr (kLower && kRight) {
+    _tile_stored(3, lower + kTileSide, row_bytes);
+  }
+}
+
+template <bool kLower, bool kRight>
+inline void add_group(const BFloat16* upper, const BFloat16* lower, std::int64_t row_bytes,
+                      const BFloat16* left, const BFloat16* right) {
+  _tile_loadd(6, left, kRowBytes);
+  _tile_loadd(4, upper, row_bytes);
+  _tile_dpbf16ps(0, 4, 6);
+  if constexpr (kRight) {
+    _tile_loadd(7, right, kRowBytes);
+    _tile_dpbf16ps(1, 4, 7);
+  }
+  if constexpr (kLower) {
+    _tile_loadd(5, lower, row_bytes);
+    _tile_dpbf16ps(2, 5, 6);
+  }
+  if constexpr (kLower && kRight) {
+    _tile_dpbf16ps(3, 5, 7);
+  }
+}
+
+template <int kHint>
+inline void fetch_tiles(const BFloat16* left, const BFloat16* right) {
+  for (std::int64_t i = 0; i < kTileElements; i += kGroupSteps) {
+    _mm_prefetch(left + i, static_cast<_mm_hint>(kHint));
+    _mm_prefetch(right + i, static_cast<_mm_hint>(kHint));
+  }
+}
+
+template <bool kLower>
+inline void fetch_rows(const BFloat16* upper, const BFloat16* lower, std::int64_t a_row) {
+  for (std::int64_t i = 0; i < kTileSide; ++i) {
+    _mm_prefetch(upper + i * a_row, _MM_HINT_T0);
+    if constexpr (kLower) {
+      _mm_prefetch(lower + i * a_row, _MM_HINT_T0);
+    }
+  }
+}
+
+/// Copies steps of so many panels.
+void copy_rest(const PairProduct& t, const Block& block, std::int64_t panels, Rest& rest) {
+  const std::int64_t done = t.depth / kGroupSteps * kGroupSteps;
+  rest = {};
+  for (std::int64_t i = 0; i < block.rows; ++i) {
+    __builtin_memcpy(rest.a[i], t.a + (block.row + i) * t.a_row + done,
+                     static_cast<std::size_t>(t.depth - done) * sizeof(BFloat16));
+  }
+  for (std::int64_t panel = 0; panel < panels; ++panel) {
+    __builtin_memcpy(rest.b[panel],
+                     t.b + (block.column / kLanes + panel) * t.b_panel + done * kLanes,
+                     static_cast<std::size_t>((t.depth - done + 1) / 2) * kRowBytes);
+  }
+  written(&rest);
+}
+
+/// Where the sums begin from, if not from c.
+void begin_sums(const PairProduct& t, const Block& block, Sums& sums) {
+  for (std::int64_t i = 0; i < block.rows; ++i) {
+    for (std::int64_t j = 0; j < block.columns; j += kLanes) {
+      const std::int64_t lanes = at_most(block.columns - j, kLanes);
+      const std::int64_t at = (block.row + i) * t.c_row + block.column + j;
+      store(sums[i] + j, t.start != nullptr ? load_first(t.start + at, lanes)
+                                            : load_first(t.c + at, lanes, zero()));
+    }
+  }
+  written(&sums);
+}
+
+void end_sums(const PairProduct& t, const Block& block, const Sums& sums) {
+  for (std::int64_t i = 0; i < block.rows; ++i) {
+    for (std::int64_t j = 0; j < block.columns; j += kLanes) {
+      const std::int64_t lanes = at_most(block.columns - j, kLanes);
+      const std::int64_t at = (block.row + i) * t.c_row + block.column + j;
+      Vec sum = load(sums[i] + j);
+      if (t.bias != nullptr) {
+        sum = sum + load_first(t.bias + block.column + j, lanes, zero());
+      }
+      if (t.rounded != nullptr) {
+        store_first(t.rounded + at, sum, lanes);
+      } else {
+        store_first(t.c + at, sum, lanes);
+      }
+    }
+  }
+}
+
+template <bool kLower, bool kRight>
+void block_product(const PairProduct& t, const Block& block, Sums& sums) {
+  constexpr std::int64_t kSumsBytes = sizeof(Sums) / kBlockSide;
+  const bool whole = block.columns == (kRight ? 2 : 1) * kLanes;
+  float* const upper_sums = t.c + block.row * t.c_row + block.column;
+  float* const lower_sums = upper_sums + kTileSide * t.c_row;
+  const std::int64_t c_bytes = t.c_row * static_cast<std::int64_t>(sizeof(float));
+  if (block.first > 0) {
+    load_sums<kLower, kRight>(sums[0], sums[kTileSide], kSumsBytes);
+  } else if (t.start == nullptr && !t.accumulate) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  } else if (t.start == nullptr && whole) {
+    load_sums<kLower, kRight>(upper_sums, lower_sums, c_bytes);
+  } else {
+    begin_sums(t, block, sums);
+    load_sums<kLower, kRight>(sums[0], sums[kTileSide], kSumsBytes);
+  }
+  const BFloat16* upper = t.a + block.row * t.a_row + block.first;
+  const BFloat16* lower = upper + kTileSide * t.a_row;
+  const BFloat16* left = t.b + block.column / kLanes * t.b_panel + block.first * kLanes;
+  const BFloat16* right = left + t.b_panel;
+  const std::int64_t a_bytes = t.a_row * static_cast<std::int64_t>(sizeof(BFloat16));
+  // Several blocks of rows share the fetching of the next columns, which memory delivers meanwhile.
+  const bool shares = t.streamed && block.count > 1;
+  std::int64_t until_fetch = block.index;
+  for (std::int64_t k = block.first; k + kGroupSteps <= block.end; k += kGroupSteps) {
+    if (shares) {
+      if (until_fetch-- == 0) {
+        fetch_tiles<_MM_HINT_T1>(left + 2 * t.b_panel, right + 2 * t.b_panel);
+        until_fetch = block.count - 1;
+      }
+    } else {
+      fetch_rows<kLower>(upper + kGroupSteps, lower + kGroupSteps, t.a_row);
+      if (t.streamed) {
+        fetch_tiles<_MM_HINT_T0>(left + kAhead, right + kAhead);
+      }
+    }
+    add_group<kLower, kRight>(upper, lower, a_bytes, left, right);
+    upper += kGroupSteps;
+    lower += kGroupSteps;
+    left += kTileElements;
+    right += kTileElements;
+  }
+  if (block.end < t.depth) {
+    return store_sums<kLower, kRight>(sums[0], sums[kTileSide], kSumsBytes);
+  }
+  if (t.depth % kGroupSteps != 0) {
+    Rest rest;
+    copy_rest(t, block, kRight ? 2 : 1, rest);
+    add_group<kLower, kRight>(rest.a[0], rest.a[kTileSide], kRowBytes, rest.b[0], rest.b[1]);
+  }
+  if (whole && t.bias == nullptr && t.rounded == nullptr) {
+    store_sums<kLower, kRight>(upper_sums, lower_sums, c_bytes);
+  } else {
+    store_sums<kLower, kRight>(sums[0], sums[kTileSide], kSumsBytes);
+    end_sums(t, block, sums);
+  }
+}
+
+void multiply(const PairProduct& t, const Block& block, Sums& sums) {
+  const bool lower = block.rows > kTileSide;
+  const bool right = block.columns > kTileSide;
+  const auto product = lower ? (right ? block_product<true, true> : block_product<true, false>)
+                             : (right ? block_product<false, true> : block_product<false, false>);
+  product(t, block, sums);
+}
+
+}  // namespace
+
+void amx_group_product(const PairProduct& t) {
+  const DenormalsAsZero scope;
+  alignas(64) Sums sums[kMostBlocks];
+  // Packed b passes in pieces over a few blocks of rows; streamed b once over all of them.
+  const std::int64_t most = t.streamed ? t.rows : kMostBlocks * kBlockSide;
+  const std::int64_t steps = t.streamed ? t.depth : kNearSteps;
+  std::int64_t configured = 0;
+  Block block;
+  for (std::int64_t row = 0; row < t.rows; row += most) {
+    block.count = (at_most(t.rows - row, most) + kBlockSide - 1) / kBlockSide;
+    for (block.column = 0; block.column < t.columns; block.column += kBlockSide) {
+      block.columns = at_most(t.columns - block.column, kBlockSide);
+      for (block.first = 0; block.first < t.depth; block.first = block.end) {
+        block.end = at_most(block.first + steps, t.depth);
+        for (block.index = 0; block.index < block.count; ++block.index) {
+          block.row = row + block.index * kBlockSide;
+          block.rows = at_most(t.rows - block.row, kBlockSide);
+          if (block.rows != configured) {
+            configure(block.rows);
+            configured = block.rows;
+          }
+          multiply(t, block, sums[t.streamed ? 0 : block.index]);
+        }
+      }
+    }
+  }
+  _tile_release();
+}
+
+}  // namespace jforge
