@@ -10,10 +10,13 @@
 
 namespace jforge {
 
-/// Facts of an identity that are not configuration keys. Imported prompts depend on all three.
+/// Facts of an identity that are not configuration keys. Imported prompts depend on the first
+/// three.
 inline constexpr const char* kPromptsDigest = "prompts.digest";  ///< Absent before the import.
 inline constexpr const char* kModelHash = "model.hash";
 inline constexpr const char* kTokenizerHash = "tokenizer.hash";
+/// "groups" if the run's first start chose BFloat16Sums::groups; later starts follow.
+inline constexpr const char* kBFloat16SumsFact = "cpu.bfloat16_sums";
 
 /// From when on a run cannot change a key any more, even with --accept-change.
 enum class FixedFrom : std::uint8_t {

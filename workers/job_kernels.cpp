@@ -70,11 +70,37 @@ std::string chosen_device(DeviceChoice choice, Device device, int place) {
 
 }  // namespace
 
-std::unique_ptr<KernelSet> make_job_kernels(const Communicator& comm, DeviceChoice choice) {
+BFloat16Sums common_bfloat16_sums(const Communicator& comm) {
+  const auto own = static_cast<std::int32_t>(fastest_bfloat16_sums());
+  std::vector<std::int32_t> all(static_cast<std::size_t>(comm.size()));
+  all_gather(comm, std::span(&own, 1), std::span(all));
+  return static_cast<BFloat16Sums>(std::ranges::min(all));
+}
+
+namespace {
+constexpr const char* kGroups = "groups";
+}  // namespace
+
+BFloat16Sums bfloat16_sums_of(const Identity& identity) {
+  const auto fact = identity.find(kBFloat16SumsFact);
+  return fact != identity.end() && fact->second == kGroups ? BFloat16Sums::groups
+                                                           : BFloat16Sums::pairs;
+}
+
+void record_bfloat16_sums(BFloat16Sums sums, Identity& identity) {
+  if (sums == BFloat16Sums::groups) {
+    identity[kBFloat16SumsFact] = kGroups;
+  } else {
+    identity.erase(kBFloat16SumsFact);
+  }
+}
+
+std::unique_ptr<KernelSet> make_job_kernels(const Communicator& comm, DeviceChoice choice,
+                                            BFloat16Sums sums) {
   const int place = local_rank(comm);
   std::unique_ptr<KernelSet> kernels;
   together(comm, [&] {
-    kernels = make_kernel_set(choice, place);
+    kernels = make_kernel_set(choice, place, sums);
     if (place == 0 && choice == DeviceChoice::automatic && kernels->device() == Device::cpu) {
       warn_of_unused_devices();
     }
@@ -91,6 +117,22 @@ std::unique_ptr<KernelSet> make_job_kernels(const Communicator& comm, DeviceChoi
 
 void expect_attention(Device device, const TransformerConfig& model) {
   expect_heads(device, LayerPlan(model).heads);
+}
+
+void warn_of_slow_bfloat16(const Communicator& comm, const KernelSet& kernels, BFloat16Sums sums) {
+  if (kernels.device() != Device::cpu || local_rank(comm) != 0) {
+    return;
+  }
+  const double speed = bfloat16_against_float32(sums);
+  if (speed < 1) {
+    log_warn(
+        "products of bfloat16 have {:.2f} times the speed of float32's on this processor{}: here "
+        "bfloat16 saves memory, not time",
+        speed,
+        sums == BFloat16Sums::groups && fastest_bfloat16_sums() != sums
+            ? ", which lacks AMX, whose order of sums this run began with"
+            : "");
+  }
 }
 
 void warn_of_rounding(const Communicator& comm, WeightStorage decode_weights) {

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "checkpoints/identity.h"
 #include "model/kernels/device_choice.h"
 #include "model/transformer/transformer_config.h"
 #include "runtime/comm/mpi_session.h"
@@ -14,16 +15,27 @@ namespace jforge {
 /// results would depend on the rank, and the slowest device would set the pace.
 void expect_common_device(const Communicator& comm, Device device);
 
+/// Collective. Returns the order of sums of a new run on the CPU: groups if all ranks' processors
+/// have AMX.
+[[nodiscard]] BFloat16Sums common_bfloat16_sums(const Communicator& comm);
+/// kBFloat16SumsFact as it is recorded.
+[[nodiscard]] BFloat16Sums bfloat16_sums_of(const Identity& identity);
+void record_bfloat16_sums(BFloat16Sums sums, Identity& identity);
+
 /// Collective. Returns a kernel set with a device of the rank's own on its host. Rank 0 logs the
 /// device. If `automatic` falls back to the CPU although the host seems to have a device, the
 /// host's first rank warns with the reason. Throws EnvironmentError on every rank if one lacks the
 /// device, or if `automatic` finds different kinds.
 [[nodiscard]] std::unique_ptr<KernelSet> make_job_kernels(const Communicator& comm,
-                                                          DeviceChoice choice);
+                                                          DeviceChoice choice, BFloat16Sums sums);
 
 /// Throws EnvironmentError if attention on `device` does not support the model's heads
 /// (expect_heads). Call before weights are loaded.
 void expect_attention(Device device, const TransformerConfig& model);
+
+/// Warns, on the first rank of a host whose processor multiplies bfloat16 by `sums` more slowly
+/// than float32. Does nothing for a device.
+void warn_of_slow_bfloat16(const Communicator& comm, const KernelSet& kernels, BFloat16Sums sums);
 
 /// Rank 0 warns if decoding rounds the model (model.decode_weights = "bfloat16").
 void warn_of_rounding(const Communicator& comm, WeightStorage decode_weights);

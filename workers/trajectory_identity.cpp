@@ -24,6 +24,9 @@ std::string trajectory_identity(const Identity& identity, std::int32_t round,
   // The only key of model.* that affects decoding; absent if weights are not rounded.
   std::set<std::string> keys = {"run.seed", "prompts.digest", "model.decode_weights",
                                 of_round + "block_size"};
+  if (is_text(identity, "model.decode_weights", "bfloat16_arithmetic")) {
+    keys.insert(kBFloat16SumsFact);
+  }
   if (!is_text(identity, "generate.store_states", "all")) {
     keys.insert("train.compat");
     for (const char* const key : {"noise_window", "schedule", "endpoint", "measure", "target"}) {

@@ -64,7 +64,7 @@ ExitCode dry_run(const ConversationTraining& training, const JobOptions& options
   const Communicator& comm = session.world();
   session.clock().enter("plan");
   const PreparedTraining prepared = prepare_together(comm, training);
-  const auto kernels = make_job_kernels(comm, training.device);
+  const auto kernels = make_job_kernels(comm, training.device, common_bfloat16_sums(comm));
   MachineSpeed speed = measure_speed(*kernels, comm, training.train.compute,
                                      RunLayout(training.run.directory).peak_flops());
   const int ranks = options.planned_ranks.value_or(comm.size());
@@ -77,8 +77,13 @@ ExitCode dry_run(const ConversationTraining& training, const JobOptions& options
 
 ExitCode carry_out(const Communicator& comm, PhaseClock& clock,
                    const ConversationTraining& training, const JobOptions& options,
-                   const Identity& identity, RunDirectory& directory) {
-  const std::unique_ptr<KernelSet> kernels = make_job_kernels(comm, training.device);
+                   Identity identity, RunDirectory& directory) {
+  const BFloat16Sums sums = directory.bfloat16_sums();
+  record_bfloat16_sums(sums, identity);
+  const std::unique_ptr<KernelSet> kernels = make_job_kernels(comm, training.device, sums);
+  if (training.train.compute == DType::bfloat16) {
+    warn_of_slow_bfloat16(comm, *kernels, sums);
+  }
   directory.set_device(describe_device(kernels->device(), local_rank(comm)));
   directory.set_status("running", training.phase);
   clock.enter("read the samples");
@@ -156,6 +161,10 @@ ExitCode conversation_command(const JobOptions& options, const MpiSession& sessi
     clock.enter("open the run directory");
     Identity identity = identity_of(config);
     identify_training(comm, training, identity);
+    if (training.train.compute == DType::bfloat16 &&
+        resolve_device(training.device) == Device::cpu) {
+      record_bfloat16_sums(common_bfloat16_sums(comm), identity);
+    }
     RunDirectory directory(comm, {training.run.directory, write_toml(fields(config)), identity,
                                   options.accept_changes, options.resume == "never"});
     try {

@@ -67,6 +67,9 @@ Identity job_identity(const Communicator& comm, JobConfig& config) {
   hashes = broadcast_text(comm, hashes, 0);
   identity[kModelHash] = hashes.substr(0, hashes.find(' '));
   identity[kTokenizerHash] = hashes.substr(hashes.find(' ') + 1);
+  if (config.model.multiplies_bfloat16() && resolve_device(config.model.device) == Device::cpu) {
+    record_bfloat16_sums(common_bfloat16_sums(comm), identity);
+  }
   return identity;
 }
 
@@ -156,8 +159,12 @@ class Job {
         identity_(job_identity(comm_, config_)),
         directory_(comm_, {config_.run.directory, write_toml(job_fields(config_)), identity_,
                            options.accept_changes, options.resume == "never"}),
-        kernels_(make_job_kernels(comm_, config_.model.device)) {
+        kernels_(make_job_kernels(comm_, config_.model.device, directory_.bfloat16_sums())) {
+    record_bfloat16_sums(directory_.bfloat16_sums(), identity_);
     warn_of_rounding(comm_, config_.model.decode_weights);
+    if (config_.model.multiplies_bfloat16()) {
+      warn_of_slow_bfloat16(comm_, *kernels_, directory_.bfloat16_sums());
+    }
     directory_.set_device(describe_device(kernels_->device(), local_rank(comm_)));
     WorkerServices services{{comm_, *kernels_, clock_}, control_.channel()};
     services.on_import = [this](const ImportProgress& progress) { display_.import(progress); };
@@ -390,7 +397,8 @@ ExitCode dry_run(const JobOptions& options, const MpiSession& session, const Pla
     }
     return end();
   }
-  const auto kernels = make_job_kernels(session.world(), config.model.device);
+  const auto kernels =
+      make_job_kernels(session.world(), config.model.device, common_bfloat16_sums(session.world()));
   MachineSpeed speed = measure_speed(*kernels, session.world(), config.sharding().compute,
                                      RunLayout(config.run.directory).peak_flops());
   const int measured = session.world().size();

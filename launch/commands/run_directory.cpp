@@ -24,6 +24,7 @@
 #include "runtime/phase_clock.h"
 #include "runtime/read_file.h"
 #include "runtime/text_seal.h"
+#include "workers/job_kernels.h"
 
 namespace jforge {
 
@@ -201,8 +202,9 @@ void RunDirectory::check_identity(const Settings& settings) {
   IdentityRecord record{settings.identity, {}};
   if (holds_work(layout)) {
     if (const std::optional<IdentityRecord> before = recorded_identity(layout)) {
+      record_bfloat16_sums(bfloat16_sums_of(before->identity), record.identity);
       record =
-          continue_identity(directory_.string(), *before, settings.identity,
+          continue_identity(directory_.string(), *before, record.identity,
                             settings.accepted_changes, std::filesystem::exists(layout.prompts()));
     }
   }
@@ -217,6 +219,10 @@ void RunDirectory::record(const Communicator& comm) {
       publish_file(layout.resolved_config(), resolved_config_);
     }
   });
+}
+
+BFloat16Sums RunDirectory::bfloat16_sums() const {
+  return bfloat16_sums_of(IdentityRecord::from_json(identity_record_, "identity.json").identity);
 }
 
 std::vector<IdentityDifference> RunDirectory::accepted_changes() const {

@@ -72,6 +72,8 @@ class RunDirectory {
   /// Rank 0: call before that start's results change.
   void forget_finished() noexcept { last_finished_.reset(); }
   [[nodiscard]] int attempt() const noexcept { return attempt_; }
+  /// The order of sums of the run's first start, or of the settings' identity; on every rank.
+  [[nodiscard]] BFloat16Sums bfloat16_sums() const;
   /// Returns identity changes accepted by this and earlier starts, oldest first; on every rank.
   [[nodiscard]] std::vector<IdentityDifference> accepted_changes() const;
 

@@ -112,8 +112,9 @@ void add_decode_weights(FieldList& fields, ModelSettings& model) {
       "`\"float32\"`, bfloat16_arithmetic. `\"float32\"`: the same results, more memory; a run may "
       "change between these two. `\"bfloat16\"`: rounded where they hold more (after training), "
       "which changes some tokens. `\"bfloat16_arithmetic\"`: products of bfloat16, for which "
-      "activations are rounded too: faster where many sequences share a pass (on CUDA by tensor "
-      "cores); methods still agree with greedy decoding token for token. On CUDA the last two also "
+      "activations are rounded too: faster where a pass has many rows (on CUDA by tensor cores, on "
+      "processors with AMX or AMD's AVX-512 BF16; others are warned of); methods still agree with "
+      "greedy decoding token for token. On CUDA the last two also "
       "keep keys and values as bfloat16");
   fields.last().same_as_before({"auto", "float32"});
   fields.last().applies_to = kRun;
@@ -137,7 +138,8 @@ void add_model(FieldList& fields, ModelSettings& model) {
   fields.add_enum(
       "compute", model.compute, kIdentity, kComputeTypes,
       "Type that training computes in. `\"auto\"`: bfloat16 on CUDA, else float32; the resolved "
-      "file has what was chosen. With `\"bfloat16\"` weights and activations are rounded to it; "
+      "file has what was chosen. With `\"bfloat16\"` weights and activations are rounded to it (a "
+      "CPU whose products of bfloat16 are slow gives a warning); "
       "masters, moments, gradients of parameters, losses and sums stay float32");
   add_device(fields, model.device);
   add_decode_weights(fields, model);

@@ -250,6 +250,11 @@ TEST_F(EvaluateTest, RoundedWeightsAreOtherSettingsAndStorageAloneIsNot) {
   const std::string arithmetic = settings_with(WeightStorage::bfloat16_arithmetic);
   EXPECT_NE(arithmetic, exact);
   EXPECT_NE(arithmetic, rounded);
+  kernels_ =
+      make_cpu_kernel_set(kernels_->bfloat16_sums() == BFloat16Sums::pairs ? BFloat16Sums::groups
+                                                                           : BFloat16Sums::pairs);
+  EXPECT_EQ(settings_with(WeightStorage::bfloat16), rounded);
+  EXPECT_NE(settings_with(WeightStorage::bfloat16_arithmetic), arithmetic);
 }
 
 TEST_F(EvaluateTest, BadInputFailsOnEveryRankWithItsName) {

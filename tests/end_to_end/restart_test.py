@@ -2,13 +2,15 @@
 """Restarts with a change: accepted, redone or refused."""
 
 import json
+import os
+import pathlib
 import re
 import shutil
 import signal
 import unittest
 
 import tiny_model
-from harness import CONFIG, EVALUATE, EndToEndTest
+from harness import CONFIG, EVALUATE, MPIRUN, EndToEndTest
 
 USAGE, DATA = 2, 3
 
@@ -262,6 +264,46 @@ class LostCheckpoints(EndToEndTest):
         shutil.rmtree(run / "checkpoints")
         self.jforge("verify", run)
         self.assertIn("train round 1", self.jforge("run", config).err)
+
+
+class AnotherProcessor(EndToEndTest):
+    """JFORGE_CPU stands for it."""
+
+    def on(self, processor, *words, **options):
+        environment = {**os.environ, "XDG_CACHE_HOME": str(self.root / "cache"), "JFORGE_CPU": processor}
+        return self.jforge("run", *words, "--set", "model.compute=bfloat16", "--set",
+                           "model.decode_weights=bfloat16_arithmetic", env=environment, **options)
+
+    def sums(self, run):
+        return json.loads((run / "identity.json").read_text(encoding="utf-8")).get("cpu.bfloat16_sums")
+
+    def test_a_run_goes_on_with_the_order_of_sums_that_it_began_with(self):
+        amx = "amx_bf16" in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        for first, second in (("amx_bf16", "avx2"), ("avx512", "amx_bf16")):
+            expected = "groups" if amx and first == "amx_bf16" else None
+            whole, whole_run = self.config(f"whole-{first}")
+            self.on(first, whole)
+            config, run = self.config(f"moved-{first}")
+            self.on(first, config, "--inject", "interrupt@train:0:3", expect=75)
+            moved = self.on(second, config)
+            self.assertEqual(expected, self.sums(whole_run))
+            self.assertEqual(expected, self.sums(run))
+            self.assertEqual(self.bytes_of(whole_run), self.bytes_of(run))
+            self.assertEqual([self.digest(whole_run, number) for number in (1, 2)],
+                             [self.digest(run, number) for number in (1, 2)])
+            self.assertEqual(expected is not None, "lacks AMX" in moved.err, str(moved))
+
+    def test_ranks_of_several_processors_agree(self):
+        config, run = self.config("several")
+        words = self.command("run", config, "--set", "model.compute=bfloat16")
+        ranks = [["-n", "1", "-x", f"JFORGE_CPU={processor}", *words] for processor in ("amx_bf16", "avx2")]
+        result = self.finish(self.start([MPIRUN, *ranks[0], ":", *ranks[1]]))
+        self.assertEqual(0, result.code, str(result))
+        self.assertIsNone(self.sums(run))
+
+    def test_an_unknown_processor_is_refused(self):
+        config, _ = self.config("unknown")
+        self.assertIn("JFORGE_CPU = sse", self.on("sse", config, expect=4).lines()[0])
 
 
 class FinishedRun(EndToEndTest):

@@ -153,12 +153,12 @@ void expect_evaluable(const EvaluateConfig& config, const TransformerConfig& mod
 }
 
 EvaluationPlan::EvaluationPlan(const EvaluateConfig& config, std::vector<DecodingMethod> methods,
-                               const ModelUnderTest& model,
-                               const ChatTemplateOptions& chat_template,
+                               const ModelUnderTest& model, const EvaluationContext& context,
                                const std::filesystem::path& model_directory)
     : model_(checked(config, model)),
       methods_(std::move(methods)),
-      encoder_(model.directory, chat_template) {
+      encoder_(model.directory, context.chat_template),
+      bfloat16_sums_(context.kernels.bfloat16_sums()) {
   for (const std::string& entry : config.tasks) {
     sets_.push_back(load_problem_set(entry, config, encoder_, model.config.vocabulary_size));
     check_capacity(sets_.back());
@@ -216,6 +216,9 @@ std::string EvaluationPlan::settings_of(const ProblemSet& set, const DecodingMet
   }
   if (model_.decode_weights == WeightStorage::bfloat16_arithmetic) {
     settings["rounded_input"] = true;
+    if (bfloat16_sums_ == BFloat16Sums::groups) {
+      settings["bfloat16_sums"] = "groups";
+    }
   }
   return hash_hex(hash64(settings.dump()));
 }

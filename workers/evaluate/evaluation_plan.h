@@ -33,7 +33,7 @@ class EvaluationPlan {
   /// Local. Every problem must fit the model's positions with every method. `model_directory`: of
   /// the model's results. Throws as evaluate_model().
   EvaluationPlan(const EvaluateConfig& config, std::vector<DecodingMethod> methods,
-                 const ModelUnderTest& model, const ChatTemplateOptions& chat_template,
+                 const ModelUnderTest& model, const EvaluationContext& context,
                  const std::filesystem::path& model_directory);
   EvaluationPlan(const EvaluationPlan&) = delete;
   EvaluationPlan& operator=(const EvaluationPlan&) = delete;
@@ -65,6 +65,7 @@ class EvaluationPlan {
   TaskEncoder encoder_;
   std::vector<ProblemSet> sets_;
   std::string weights_hash_;
+  BFloat16Sums bfloat16_sums_;
   std::int64_t capacity_ = 0;  ///< Positions of the longest request.
   std::int64_t branch_rows_ = 0;
   std::vector<std::vector<std::int64_t>> pages_;  ///< Cache pages per run and sample.

@@ -54,8 +54,8 @@ bool evaluate(const EvaluateConfig& config, std::vector<DecodingMethod> methods,
   const EvaluationStore store(directory, model.name, context.seed);
   std::unique_ptr<EvaluationPlan> plan;
   const bool stop = agree(context.comm, stop_requested(), [&] {
-    plan = std::make_unique<EvaluationPlan>(config, std::move(methods), model,
-                                            context.chat_template, store.model_directory());
+    plan = std::make_unique<EvaluationPlan>(config, std::move(methods), model, context,
+                                            store.model_directory());
   });
   if (stop) {
     return false;

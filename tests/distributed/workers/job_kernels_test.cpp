@@ -27,7 +27,7 @@ TEST(JobKernels, TheSameDeviceEverywhereIsFine) {
   const Communicator comm = jforge::test::test_world().duplicate();
   EXPECT_NO_THROW(expect_common_device(comm, Device::cpu));
   EXPECT_NO_THROW(expect_common_device(comm, Device::cuda));
-  EXPECT_EQ(make_job_kernels(comm, DeviceChoice::cpu)->device(), Device::cpu);
+  EXPECT_EQ(make_job_kernels(comm, DeviceChoice::cpu, BFloat16Sums::pairs)->device(), Device::cpu);
 }
 
 TEST(JobKernels, RankZeroLogsTheDeviceAndWhy) {
@@ -36,9 +36,9 @@ TEST(JobKernels, RankZeroLogsTheDeviceAndWhy) {
   const auto before = spdlog::default_logger();
   spdlog::set_default_logger(std::make_shared<spdlog::logger>(
       "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text)));
-  static_cast<void>(make_job_kernels(comm, DeviceChoice::cpu));
+  static_cast<void>(make_job_kernels(comm, DeviceChoice::cpu, BFloat16Sums::pairs));
   if (!built_with_cuda()) {
-    static_cast<void>(make_job_kernels(comm, DeviceChoice::automatic));
+    static_cast<void>(make_job_kernels(comm, DeviceChoice::automatic, BFloat16Sums::pairs));
   }
   spdlog::set_default_logger(before);
   if (comm.rank() != 0) {
@@ -48,6 +48,19 @@ TEST(JobKernels, RankZeroLogsTheDeviceAndWhy) {
   EXPECT_THAT(text.str(), HasSubstr("computing on the CPU (as asked for)"));
   if (!built_with_cuda()) {
     EXPECT_THAT(text.str(), HasSubstr("computing on the CPU (this build has no CUDA kernels)"));
+  }
+}
+
+TEST(JobKernels, AllRanksAddProductsOfBfloat16InOneOrder) {
+  const Communicator comm = jforge::test::test_world().duplicate();
+  EXPECT_EQ(common_bfloat16_sums(comm), fastest_bfloat16_sums()) << "all ranks share a machine";
+  for (const BFloat16Sums sums : {BFloat16Sums::groups, BFloat16Sums::pairs}) {
+    EXPECT_EQ(make_job_kernels(comm, DeviceChoice::cpu, sums)->bfloat16_sums(), sums);
+    Identity identity;
+    record_bfloat16_sums(sums, identity);
+    EXPECT_EQ(bfloat16_sums_of(identity), sums);
+    EXPECT_EQ(identity.size(), sums == BFloat16Sums::groups ? 1U : 0U)
+        << "earlier versions record nothing, and knew pairs only";
   }
 }
 

@@ -56,6 +56,16 @@ TEST(TrajectoryIdentity, RoundedWeightsAreToldFromTheModelsOwn) {
   }
 }
 
+TEST(TrajectoryIdentity, TheOrderOfSumsCountsWhereBfloat16IsMultiplied) {
+  Identity identity = two_rounds("'selected'");
+  for (const char* const storage : {"\"bfloat16\"", "\"bfloat16_arithmetic\""}) {
+    identity["model.decode_weights"] = storage;
+    const bool multiplied = identity["model.decode_weights"] != "\"bfloat16\"";
+    EXPECT_EQ(changed(identity, kBFloat16SumsFact) != trajectory_identity(identity, 2, "cc"),
+              multiplied);
+  }
+}
+
 TEST(TrajectoryIdentity, TrainingAndOtherRoundsDoNotCount) {
   const Identity identity = two_rounds("'selected'");
   const std::string before = trajectory_identity(identity, 2, "cc");
