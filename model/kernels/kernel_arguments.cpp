@@ -362,7 +362,7 @@ std::size_t loss_chunk_end(std::span<const LossItem> items, std::size_t begin, L
 }
 
 std::int64_t loss_chunk_rows(std::int64_t vocabulary) {
-  constexpr std::int64_t kLogits = 32 << 20;
+  constexpr std::int64_t kLogits = 64 << 20;
   constexpr std::int64_t kFewestRows = 64;
   return std::clamp<std::int64_t>(kLogits / vocabulary, kFewestRows, 1024);
 }

@@ -115,7 +115,7 @@ void check_vocabulary_loss(const PackedPlan& plan, const ConstTensorView& hidden
 [[nodiscard]] std::size_t loss_chunk_end(std::span<const LossItem> items, std::size_t begin,
                                          LossUse use, std::int64_t most_rows);
 
-/// CPU logits held at once: about 128 MiB, at least 64 rows, since each chunk packs the head again.
+/// CPU logits held at once: about 256 MiB, at least 64 rows, since each chunk packs the head again.
 [[nodiscard]] std::int64_t loss_chunk_rows(std::int64_t vocabulary);
 
 }  // namespace jforge

@@ -16,14 +16,10 @@ namespace {
 constexpr std::int64_t kTileSide = 16;
 /// Rows and columns of two by two tiles of sums.
 constexpr std::int64_t kBlockSide = 2 * kTileSide;
-/// Blocks of rows that pass over a piece of b.
-constexpr std::int64_t kMostBlocks = 3;
-/// Steps of b that stay in the first-level cache while they pass.
-constexpr std::int64_t kNearSteps = 256;
 /// Bytes of a row of any tile, and elements of a whole tile of b.
 constexpr std::int64_t kRowBytes = 64;
 constexpr std::int64_t kTileElements = kTileSide * kGroupSteps;
-/// For a single block of rows, streamed b is fetched so many elements of a panel before its use.
+/// For a single block of rows, b is fetched so many elements of a panel before its use.
 constexpr std::int64_t kAhead = 4 * kTileElements;
 
 constexpr std::int64_t at_most(std::int64_t value, std::int64_t limit) {
@@ -62,7 +58,6 @@ struct Block {
   std::int64_t row, rows;  ///< At most kBlockSide.
   std::int64_t column, columns;
   std::int64_t index, count;  ///< Of the blocks of rows.
-  std::int64_t first, end;    ///< Steps to add.
 };
 
 /// The sums on their way from and to what no tile can access.
@@ -120,11 +115,12 @@ inline void add_group(const BFloat16* upper, const BFloat16* lower, std::int64_t
   }
 }
 
-template <int kHint>
-inline void fetch_tiles(const BFloat16* left, const BFloat16* right) {
-  for (std::int64_t i = 0; i < kTileElements; i += kGroupSteps) {
-    _mm_prefetch(left + i, static_cast<_mm_hint>(kHint));
-    _mm_prefetch(right + i, static_cast<_mm_hint>(kHint));
+/// Fetches lines of a left and a right panel.
+template <_mm_hint kHint = _MM_HINT_T1>
+inline void fetch_lines(const BFloat16* left, const BFloat16* right, std::int64_t lines) {
+  for (std::int64_t i = 0; i < lines * kGroupSteps; i += kGroupSteps) {
+    _mm_prefetch(left + i, kHint);
+    _mm_prefetch(right + i, kHint);
   }
 }
 
@@ -186,15 +182,14 @@ void end_sums(const PairProduct& t, const Block& block, const Sums& sums) {
 }
 
 template <bool kLower, bool kRight>
-void block_product(const PairProduct& t, const Block& block, Sums& sums) {
+void block_product(const PairProduct& t, const Block& block) {
   constexpr std::int64_t kSumsBytes = sizeof(Sums) / kBlockSide;
   const bool whole = block.columns == (kRight ? 2 : 1) * kLanes;
   float* const upper_sums = t.c + block.row * t.c_row + block.column;
   float* const lower_sums = upper_sums + kTileSide * t.c_row;
   const std::int64_t c_bytes = t.c_row * static_cast<std::int64_t>(sizeof(float));
-  if (block.first > 0) {
-    load_sums<kLower, kRight>(sums[0], sums[kTileSide], kSumsBytes);
-  } else if (t.start == nullptr && !t.accumulate) {
+  alignas(64) Sums sums;
+  if (t.start == nullptr && !t.accumulate) {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -205,34 +200,30 @@ void block_product(const PairProduct& t, const Block& block, Sums& sums) {
     begin_sums(t, block, sums);
     load_sums<kLower, kRight>(sums[0], sums[kTileSide], kSumsBytes);
   }
-  const BFloat16* upper = t.a + block.row * t.a_row + block.first;
+  const BFloat16* upper = t.a + block.row * t.a_row;
   const BFloat16* lower = upper + kTileSide * t.a_row;
-  const BFloat16* left = t.b + block.column / kLanes * t.b_panel + block.first * kLanes;
+  const BFloat16* left = t.b + block.column / kLanes * t.b_panel;
   const BFloat16* right = left + t.b_panel;
   const std::int64_t a_bytes = t.a_row * static_cast<std::int64_t>(sizeof(BFloat16));
-  // Several blocks of rows share the fetching of the next columns, which memory delivers meanwhile.
-  const bool shares = t.streamed && block.count > 1;
-  std::int64_t until_fetch = block.index;
-  for (std::int64_t k = block.first; k + kGroupSteps <= block.end; k += kGroupSteps) {
+  // Several blocks of rows share the fetching of the next columns, line by line in order, as
+  // hardware prefetch expects it; memory delivers them meanwhile.
+  const bool shares = block.count > 1;
+  const std::int64_t lines = (kTileSide + block.count - 1) / block.count;
+  const BFloat16* next =
+      left + 2 * t.b_panel + block.index * (t.depth / kGroupSteps) * lines * kGroupSteps;
+  for (std::int64_t k = 0; k + kGroupSteps <= t.depth; k += kGroupSteps) {
     if (shares) {
-      if (until_fetch-- == 0) {
-        fetch_tiles<_MM_HINT_T1>(left + 2 * t.b_panel, right + 2 * t.b_panel);
-        until_fetch = block.count - 1;
-      }
+      fetch_lines(next, next + t.b_panel, lines);
+      next += lines * kGroupSteps;
     } else {
       fetch_rows<kLower>(upper + kGroupSteps, lower + kGroupSteps, t.a_row);
-      if (t.streamed) {
-        fetch_tiles<_MM_HINT_T0>(left + kAhead, right + kAhead);
-      }
+      fetch_lines<_MM_HINT_T0>(left + kAhead, right + kAhead, kTileSide);
     }
     add_group<kLower, kRight>(upper, lower, a_bytes, left, right);
     upper += kGroupSteps;
     lower += kGroupSteps;
     left += kTileElements;
     right += kTileElements;
-  }
-  if (block.end < t.depth) {
-    return store_sums<kLower, kRight>(sums[0], sums[kTileSide], kSumsBytes);
   }
   if (t.depth % kGroupSteps != 0) {
     Rest rest;
@@ -247,40 +238,31 @@ void block_product(const PairProduct& t, const Block& block, Sums& sums) {
   }
 }
 
-void multiply(const PairProduct& t, const Block& block, Sums& sums) {
+void multiply(const PairProduct& t, const Block& block) {
   const bool lower = block.rows > kTileSide;
   const bool right = block.columns > kTileSide;
   const auto product = lower ? (right ? block_product<true, true> : block_product<true, false>)
                              : (right ? block_product<false, true> : block_product<false, false>);
-  product(t, block, sums);
+  product(t, block);
 }
 
 }  // namespace
 
 void amx_group_product(const PairProduct& t) {
   const DenormalsAsZero scope;
-  alignas(64) Sums sums[kMostBlocks];
-  // Packed b passes in pieces over a few blocks of rows; streamed b once over all of them.
-  const std::int64_t most = t.streamed ? t.rows : kMostBlocks * kBlockSide;
-  const std::int64_t steps = t.streamed ? t.depth : kNearSteps;
   std::int64_t configured = 0;
   Block block;
-  for (std::int64_t row = 0; row < t.rows; row += most) {
-    block.count = (at_most(t.rows - row, most) + kBlockSide - 1) / kBlockSide;
-    for (block.column = 0; block.column < t.columns; block.column += kBlockSide) {
-      block.columns = at_most(t.columns - block.column, kBlockSide);
-      for (block.first = 0; block.first < t.depth; block.first = block.end) {
-        block.end = at_most(block.first + steps, t.depth);
-        for (block.index = 0; block.index < block.count; ++block.index) {
-          block.row = row + block.index * kBlockSide;
-          block.rows = at_most(t.rows - block.row, kBlockSide);
-          if (block.rows != configured) {
-            configure(block.rows);
-            configured = block.rows;
-          }
-          multiply(t, block, sums[t.streamed ? 0 : block.index]);
-        }
+  block.count = (t.rows + kBlockSide - 1) / kBlockSide;
+  for (block.column = 0; block.column < t.columns; block.column += kBlockSide) {
+    block.columns = at_most(t.columns - block.column, kBlockSide);
+    for (block.index = 0; block.index < block.count; ++block.index) {
+      block.row = block.index * kBlockSide;
+      block.rows = at_most(t.rows - block.row, kBlockSide);
+      if (block.rows != configured) {
+        configure(block.rows);
+        configured = block.rows;
       }
+      multiply(t, block);
     }
   }
   _tile_release();

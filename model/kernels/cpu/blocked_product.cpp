@@ -19,7 +19,7 @@ namespace {
 constexpr std::int64_t kDepthBlock = 1024;
 /// Words of b packed at once, for the last-level cache.
 constexpr std::int64_t kBlockWords = 1 << 20;
-/// Rows of a that stay in the second-level cache.
+/// Rows of a that stay in the second-level cache; twice as many if they are short.
 constexpr std::int64_t kRowBlock = 96;
 /// A multiple of every instruction set's tile rows.
 constexpr std::int64_t kRowPanel = 24;
@@ -130,8 +130,10 @@ class PartProduct {
       for (column_ = part_.column_begin; column_ < part_.column_end; column_ += width) {
         count_ = std::min(width, part_.column_end - column_);
         pack_columns();
-        for (std::int64_t row = part_.row_begin; row < part_.row_end; row += kRowBlock) {
-          const std::int64_t rows = std::min(kRowBlock, part_.row_end - row);
+        const std::int64_t block =
+            kPer == 2 && words_ <= kDepthBlock / 2 ? 2 * kRowBlock : kRowBlock;
+        for (std::int64_t row = part_.row_begin; row < part_.row_end; row += block) {
+          const std::int64_t rows = std::min(block, part_.row_end - row);
           product_.transpose_a ? multiply_transposed(row, rows) : multiply(row, rows);
         }
       }

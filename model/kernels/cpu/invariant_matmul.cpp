@@ -130,8 +130,7 @@ void product_range(const VectorKernels& vector, const ProductInput& x, const Pan
                            .columns = columns,
                            .depth = depth,
                            .accumulate = begin > 0,
-                           .bias = offsets,
-                           .streamed = true});
+                           .bias = offsets});
     } else {
       vector.tile_product({.a = a.floats,
                            .a_row = k,

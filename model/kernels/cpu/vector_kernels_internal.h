@@ -58,7 +58,6 @@ struct PairProduct {
   bool accumulate = false;
   const BFloat16* start = nullptr;  ///< Begin from here instead of c, if not null.
   const float* bias = nullptr;      ///< [columns] or null.
-  bool streamed = false;            ///< b is read once from memory.
 };
 
 struct SoftmaxState {
