@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
+#include <dnnl.hpp>
 #include <memory>
 #include <vector>
 
@@ -37,6 +40,37 @@ double sgemm_peak(dnnl_dim_t size, int repetitions) {
     if (run > 0) {
       best = std::max(best, 2.0 * static_cast<double>(size * size * size) / seconds);
     }
+  }
+  return best;
+}
+
+double bfloat16_peak(dnnl_dim_t size, int repetitions) {
+  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  const auto operand = [&](dnnl::memory::format_tag layout) {
+    return dnnl::memory::desc({size, size}, dnnl::memory::data_type::bf16, layout);
+  };
+  double best = 0;
+  try {
+    const dnnl::matmul::primitive_desc plan(
+        {operand(dnnl::memory::format_tag::ab), operand(dnnl::memory::format_tag::any),
+         operand(dnnl::memory::format_tag::ab)},
+        engine);
+    const dnnl::matmul product(plan);
+    dnnl::memory a(plan.src_desc(), engine);
+    dnnl::memory b(plan.weights_desc(), engine);
+    dnnl::memory c(plan.dst_desc(), engine);
+    for (const dnnl::memory& memory : {a, b}) {
+      std::memset(memory.get_data_handle(), 0, memory.get_desc().get_size());
+    }
+    dnnl::stream stream(engine);
+    for (int run = 0; run <= repetitions; ++run) {
+      const auto begin = Clock::now();
+      product.execute(stream, {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}});
+      stream.wait();
+      best = std::max(best, run == 0 ? 0 : 2.0 * std::pow(size, 3) / seconds_since(begin));
+    }
+  } catch (const dnnl::error&) {
+    return 0;  // This processor has no instructions for it.
   }
   return best;
 }
@@ -114,12 +148,14 @@ double ReadArray::read() const {
 MachinePeaks measure_peaks(int repetitions, int read_megabytes) {
   return {.sgemm_1024 = sgemm_peak(1024, repetitions),
           .sgemm_2048 = sgemm_peak(2048, repetitions),
+          .bfloat16 = bfloat16_peak(2048, repetitions),
           .read_bandwidth = read_peak(repetitions, read_megabytes)};
 }
 
 MachinePeaks best_of(const MachinePeaks& a, const MachinePeaks& b) {
   return {.sgemm_1024 = std::max(a.sgemm_1024, b.sgemm_1024),
           .sgemm_2048 = std::max(a.sgemm_2048, b.sgemm_2048),
+          .bfloat16 = std::max(a.bfloat16, b.bfloat16),
           .read_bandwidth = std::max(a.read_bandwidth, b.read_bandwidth)};
 }
 

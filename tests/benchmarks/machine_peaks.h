@@ -27,6 +27,7 @@ class ReadArray {
 struct MachinePeaks {
   double sgemm_1024 = 0;      ///< FLOP/s of oneDNN's sgemm, 1024³
   double sgemm_2048 = 0;      ///< FLOP/s of oneDNN's sgemm, 2048³
+  double bfloat16 = 0;        ///< FLOP/s of oneDNN's product of bfloat16, 2048³; 0: it has none
   double read_bandwidth = 0;  ///< bytes/s of ReadArray
 
   [[nodiscard]] double sgemm() const { return sgemm_1024 > sgemm_2048 ? sgemm_1024 : sgemm_2048; }

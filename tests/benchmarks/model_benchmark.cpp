@@ -192,11 +192,11 @@ void round_to_bfloat16(TensorView weights) {
   }
 }
 
-/// Measures passes of 1 to 128 rows. Every turn has one of each kind and a read of an array,
-/// because memory's speed changes with other load.
+/// Measures passes of 1 to 128 rows. Every turn has one of each kind, beginning with another, and a
+/// read of an array, because memory's speed changes with other load.
 StorageMeasurement measure_storage(const BenchmarkOptions& options, const ParameterTable& table,
                                    TensorView weights, KernelSet& kernels) {
-  constexpr std::array<std::int64_t, 6> kRows{1, 4, 8, 16, 32, 128};
+  constexpr std::array<std::int64_t, 7> kRows{1, 4, 8, 16, 32, 64, 128};
   round_to_bfloat16(weights);
   MemoryAccount account("decoding");
   const auto make = [&](WeightStorage storage) {
@@ -237,6 +237,7 @@ StorageMeasurement measure_storage(const BenchmarkOptions& options, const Parame
     if (const double read = array.read(); repeat >= 0) {
       measurement.reads.push_back(read);
     }
+    std::ranges::rotate(measurement.figures, measurement.figures.begin() + 1);
     for (StorageFigures& one : measurement.figures) {
       std::array<std::vector<TokenId>, kStorages.size()> predicted;
       for (std::size_t i = 0; i < models.size(); ++i) {
@@ -253,6 +254,7 @@ StorageMeasurement measure_storage(const BenchmarkOptions& options, const Parame
       }
     }
   }
+  std::ranges::sort(measurement.figures, {}, &StorageFigures::rows);
   return measurement;
 }
 
@@ -527,10 +529,15 @@ void print_training(const TrainingFigures& figures, const MachinePeaks& peaks) {
       fmt::format("{}, {}", figures.kept_offsets, figures.ar_targets));
   row("first step's consistency and AR loss",
       fmt::format("{:.4f}, {:.4f}", figures.losses.consistency, figures.losses.autoregressive));
+  const auto of_peak = [&](double seconds) {
+    return figures.compute == DType::float32
+               ? share(speed(seconds), peaks.sgemm()) + " of sgemm peak"
+               : share(speed(seconds), peaks.bfloat16) + " of the bfloat16 peak";
+  };
   row("training step, mean", fmt::format("{:.1f} GFLOP/s", speed(figures.step_seconds) / 1e9),
-      share(speed(figures.step_seconds), peaks.sgemm()) + " of sgemm peak");
+      of_peak(figures.step_seconds));
   row("training step, fastest", fmt::format("{:.1f} GFLOP/s", speed(figures.fastest_seconds) / 1e9),
-      share(speed(figures.fastest_seconds), peaks.sgemm()) + " of sgemm peak");
+      of_peak(figures.fastest_seconds));
   const auto part = [&](const char* what, double seconds) {
     row(what, fmt::format("{:.3f} s", seconds),
         percent(seconds, figures.step_seconds) + " of the step");
@@ -631,6 +638,7 @@ void run(const BenchmarkOptions& options, const std::string& command,
   fmt::print("| measurement | value | share |\n| --- | --- | --- |\n");
   row("sgemm peak, 1024³", fmt::format("{:.1f} GFLOP/s", peaks.sgemm_1024 / 1e9));
   row("sgemm peak, 2048³", fmt::format("{:.1f} GFLOP/s", peaks.sgemm_2048 / 1e9));
+  row("bfloat16 peak, 2048³", fmt::format("{:.1f} GFLOP/s", peaks.bfloat16 / 1e9));
   row("read bandwidth", fmt::format("{:.2f} GB/s", peaks.read_bandwidth / 1e9));
   if (decoding) {
     print_decoding(*decoding, peaks);
