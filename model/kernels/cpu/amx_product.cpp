@@ -115,21 +115,21 @@ inline void add_group(const BFloat16* upper, const BFloat16* lower, std::int64_t
   }
 }
 
-/// Fetches lines of a left and a right panel.
-template <_mm_hint kHint = _MM_HINT_T1>
+/// Fetches lines of a left and a right panel into the caches from level 4 − `kLocality` on.
+template <int kLocality>
 inline void fetch_lines(const BFloat16* left, const BFloat16* right, std::int64_t lines) {
   for (std::int64_t i = 0; i < lines * kGroupSteps; i += kGroupSteps) {
-    _mm_prefetch(left + i, kHint);
-    _mm_prefetch(right + i, kHint);
+    __builtin_prefetch(left + i, 0, kLocality);
+    __builtin_prefetch(right + i, 0, kLocality);
   }
 }
 
 template <bool kLower>
 inline void fetch_rows(const BFloat16* upper, const BFloat16* lower, std::int64_t a_row) {
   for (std::int64_t i = 0; i < kTileSide; ++i) {
-    _mm_prefetch(upper + i * a_row, _MM_HINT_T0);
+    __builtin_prefetch(upper + i * a_row);
     if constexpr (kLower) {
-      _mm_prefetch(lower + i * a_row, _MM_HINT_T0);
+      __builtin_prefetch(lower + i * a_row);
     }
   }
 }
@@ -213,11 +213,11 @@ void block_product(const PairProduct& t, const Block& block) {
       left + 2 * t.b_panel + block.index * (t.depth / kGroupSteps) * lines * kGroupSteps;
   for (std::int64_t k = 0; k + kGroupSteps <= t.depth; k += kGroupSteps) {
     if (shares) {
-      fetch_lines(next, next + t.b_panel, lines);
+      fetch_lines<2>(next, next + t.b_panel, lines);
       next += lines * kGroupSteps;
     } else {
       fetch_rows<kLower>(upper + kGroupSteps, lower + kGroupSteps, t.a_row);
-      fetch_lines<_MM_HINT_T0>(left + kAhead, right + kAhead, kTileSide);
+      fetch_lines<3>(left + kAhead, right + kAhead, kTileSide);
     }
     add_group<kLower, kRight>(upper, lower, a_bytes, left, right);
     upper += kGroupSteps;

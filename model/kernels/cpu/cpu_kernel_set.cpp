@@ -1,5 +1,6 @@
 #include "model/kernels/cpu/cpu_kernel_set.h"
 
+#include <cpuid.h>
 #include <omp.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -98,9 +99,17 @@ bool amx_available() noexcept {
   // Linux gives a process the tiles' registers only if it asks (arch_prctl(2)).
   constexpr int kRequestPermission = 0x1023;
   constexpr int kTileData = 18;
-  static const bool available = __builtin_cpu_supports("amx-tile") != 0 &&
-                                __builtin_cpu_supports("amx-bf16") != 0 &&
-                                syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  // CPUID leaf 7, EDX; clang 14's __builtin_cpu_supports() does not know them.
+  constexpr unsigned kBfloat16 = 1U << 22U;
+  constexpr unsigned kTiles = 1U << 24U;
+  static const bool available = [] {
+    unsigned a = 0;
+    unsigned b = 0;
+    unsigned c = 0;
+    unsigned d = 0;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kBfloat16) != 0 &&
+           (d & kTiles) != 0 && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  }();
   return available;
 }
 
