@@ -248,8 +248,12 @@ void multiply(const PairProduct& t, const Block& block) {
 
 }  // namespace
 
-void amx_group_product(const PairProduct& t) {
+void amx_group_product(const PairProduct& product) {
   const DenormalsAsZero scope;
+  PairProduct t = product;
+  if (t.whole_groups) {
+    t.depth = (t.depth + kGroupSteps - 1) / kGroupSteps * kGroupSteps;
+  }
   std::int64_t configured = 0;
   Block block;
   block.count = (t.rows + kBlockSide - 1) / kBlockSide;

@@ -217,7 +217,8 @@ class PartProduct {
                             .c_row = product_.n,
                             .rows = rows,
                             .columns = count,
-                            .depth = product_.transpose_a ? words_ * kPer : depth_,
+                            .depth = depth_,
+                            .whole_groups = product_.transpose_a,
                             .accumulate = first_ > 0 || (product_.accumulate && rounded == nullptr),
                             .start = first_ == 0 && product_.accumulate ? rounded : nullptr,
                             .bias = bias});

@@ -53,8 +53,9 @@ struct PairProduct {
   BFloat16* rounded = nullptr;  ///< Result instead of c, if not null.
   std::int64_t c_row = 0;       ///< Of c and `rounded`.
   std::int64_t rows = 0;
-  std::int64_t columns = 0;  ///< The last panel may be partial.
-  std::int64_t depth = 0;    ///< Steps; b is 0 after an odd depth. To go on: a multiple of 32.
+  std::int64_t columns = 0;   ///< The last panel may be partial.
+  std::int64_t depth = 0;     ///< Steps; b is 0 after an odd depth. To go on: a multiple of 32.
+  bool whole_groups = false;  ///< a and b are 0 from `depth` to the next multiple of 32.
   bool accumulate = false;
   const BFloat16* start = nullptr;  ///< Begin from here instead of c, if not null.
   const float* bias = nullptr;      ///< [columns] or null.
