@@ -19,7 +19,8 @@ namespace {
 constexpr std::int64_t kDepthBlock = 1024;
 /// So few rows pass over the panels together and need no blocks.
 constexpr std::int64_t kRowsAtOnce = 8;
-constexpr std::int64_t kPairRowsAtOnce = 32;
+/// A block of AMX.
+constexpr std::int64_t kGroupRowsAtOnce = 32;
 /// bfloat16 has half the bytes.
 constexpr std::int64_t kPairDepthBlock = 2048;
 static_assert(kDepthBlock % 2 == 0 && kPairDepthBlock % 2 == 0, "a pair of bfloat16 is not cut");
@@ -93,9 +94,9 @@ struct ProductRange {
 };
 
 /// `more_panels`: later panels are read next.
-void product_range(const VectorKernels& vector, const ProductInput& x, const PanelWeight& weight,
-                   const float* bias, float* y, std::int64_t y_row, const ProductRange& range,
-                   bool more_panels = false) {
+void product_range(const VectorKernels& vector, BFloat16Sums sums, const ProductInput& x,
+                   const PanelWeight& weight, const float* bias, float* y, std::int64_t y_row,
+                   const ProductRange& range, bool more_panels = false) {
   const std::int64_t k = weight.columns();
   const std::int64_t column = range.panel_begin * kLanes;
   const std::int64_t columns = std::min(range.panel_end * kLanes, weight.rows()) - column;
@@ -109,7 +110,8 @@ void product_range(const VectorKernels& vector, const ProductInput& x, const Pan
   };
   const void* const behind =
       more_panels && range.panel_end < weight.num_panels() ? words_at(range.panel_end, 0) : nullptr;
-  const bool at_once = rows <= (x.rounded != nullptr ? kPairRowsAtOnce : kRowsAtOnce);
+  const bool groups = x.rounded != nullptr && sums == BFloat16Sums::groups;
+  const bool at_once = rows <= (groups ? kGroupRowsAtOnce : kRowsAtOnce);
   const std::int64_t depth_block = at_once                ? k
                                    : x.rounded != nullptr ? kPairDepthBlock
                                                           : kDepthBlock;
@@ -252,7 +254,7 @@ void CpuKernelSet::project(const ConstTensorView& x, const ProductInput& input,
                                    : ProductRange{0, m, part_begin(count, threads, thread, unit),
                                                   part_begin(count, threads, thread + 1, unit)};
     float* y_begin = target + range.row_begin * n + range.panel_begin * kLanes;
-    product_range(vector_, input, panels, offsets, y_begin, n, range);
+    product_range(vector_, sums_, input, panels, offsets, y_begin, n, range);
   });
 }
 
@@ -271,7 +273,7 @@ void CpuKernelSet::argmax_part(const ProductInput& hidden, const PanelWeight& pa
     const std::int64_t columns = std::min(last * kLanes, panels.rows()) - panel * kLanes;
     for (std::int64_t row = 0; row < rows; row += kArgmaxRows) {
       const std::int64_t count = std::min(kArgmaxRows, rows - row);
-      product_range(vector_, hidden.from(row * panels.columns()), panels, nullptr, logits,
+      product_range(vector_, sums_, hidden.from(row * panels.columns()), panels, nullptr, logits,
                     row_stride, {0, count, panel, last}, row + kArgmaxRows >= rows && last < end);
       for (std::int64_t i = 0; i < count; ++i) {
         float value = 0;
