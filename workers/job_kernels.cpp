@@ -71,9 +71,10 @@ std::string chosen_device(DeviceChoice choice, Device device, int place) {
 }  // namespace
 
 BFloat16Sums common_bfloat16_sums(const Communicator& comm) {
-  const auto own = static_cast<std::int32_t>(fastest_bfloat16_sums());
+  std::int32_t own = 0;
+  together(comm, [&] { own = static_cast<std::int32_t>(fastest_bfloat16_sums()); });
   std::vector<std::int32_t> all(static_cast<std::size_t>(comm.size()));
-  all_gather(comm, std::span(&own, 1), std::span(all));
+  all_gather(comm, std::span<const std::int32_t>(&own, 1), std::span(all));
   return static_cast<BFloat16Sums>(std::ranges::min(all));
 }
 

@@ -16,7 +16,7 @@ namespace jforge {
 void expect_common_device(const Communicator& comm, Device device);
 
 /// Collective. Returns the order of sums of a new run on the CPU: groups if all ranks' processors
-/// have AMX.
+/// have AMX. Throws EnvironmentError on every rank if one's JFORGE_CPU names nothing known.
 [[nodiscard]] BFloat16Sums common_bfloat16_sums(const Communicator& comm);
 /// kBFloat16SumsFact as it is recorded.
 [[nodiscard]] BFloat16Sums bfloat16_sums_of(const Identity& identity);

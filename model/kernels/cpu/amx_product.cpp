@@ -185,8 +185,9 @@ template <bool kLower, bool kRight>
 void block_product(const PairProduct& t, const Block& block) {
   constexpr std::int64_t kSumsBytes = sizeof(Sums) / kBlockSide;
   const bool whole = block.columns == (kRight ? 2 : 1) * kLanes;
-  float* const upper_sums = t.c + block.row * t.c_row + block.column;
-  float* const lower_sums = upper_sums + kTileSide * t.c_row;
+  const std::int64_t at = block.row * t.c_row + block.column;
+  float* const upper_sums = t.c == nullptr ? nullptr : t.c + at;
+  float* const lower_sums = t.c == nullptr ? nullptr : upper_sums + kTileSide * t.c_row;
   const std::int64_t c_bytes = t.c_row * static_cast<std::int64_t>(sizeof(float));
   alignas(64) Sums sums;
   if (t.start == nullptr && !t.accumulate) {
