@@ -120,10 +120,11 @@ void expect_attention(Device device, const TransformerConfig& model) {
   expect_heads(device, LayerPlan(model).heads);
 }
 
-void warn_of_slow_bfloat16(const Communicator& comm, const KernelSet& kernels, BFloat16Sums sums) {
+void warn_of_slow_bfloat16(const Communicator& comm, const KernelSet& kernels) {
   if (kernels.device() != Device::cpu || local_rank(comm) != 0) {
     return;
   }
+  const BFloat16Sums sums = kernels.bfloat16_sums();
   const double speed = bfloat16_against_float32(sums);
   if (speed < 1) {
     log_warn(

@@ -33,9 +33,9 @@ void record_bfloat16_sums(BFloat16Sums sums, Identity& identity);
 /// (expect_heads). Call before weights are loaded.
 void expect_attention(Device device, const TransformerConfig& model);
 
-/// Warns, on the first rank of a host whose processor multiplies bfloat16 by `sums` more slowly
-/// than float32. Does nothing for a device.
-void warn_of_slow_bfloat16(const Communicator& comm, const KernelSet& kernels, BFloat16Sums sums);
+/// Warns, on the first rank of a host whose processor multiplies bfloat16 more slowly than float32.
+/// Does nothing for a device.
+void warn_of_slow_bfloat16(const Communicator& comm, const KernelSet& kernels);
 
 /// Rank 0 warns if decoding rounds the model (model.decode_weights = "bfloat16").
 void warn_of_rounding(const Communicator& comm, WeightStorage decode_weights);

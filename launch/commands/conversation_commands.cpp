@@ -82,7 +82,7 @@ ExitCode carry_out(const Communicator& comm, PhaseClock& clock,
   record_bfloat16_sums(sums, identity);
   const std::unique_ptr<KernelSet> kernels = make_job_kernels(comm, training.device, sums);
   if (training.train.compute == DType::bfloat16) {
-    warn_of_slow_bfloat16(comm, *kernels, sums);
+    warn_of_slow_bfloat16(comm, *kernels);
   }
   directory.set_device(describe_device(kernels->device(), local_rank(comm)));
   directory.set_status("running", training.phase);

@@ -41,11 +41,10 @@ EvaluationSession::EvaluationSession(const MpiSession& session, const Settings& 
   control_.emplace(
       comm_, clock_,
       CoordinatorConfig{config_.run.heartbeat_limit_seconds, config_.run.hang_limit_seconds});
-  const BFloat16Sums sums = common_bfloat16_sums(comm_);
-  kernels_ = make_job_kernels(comm_, config_.model.device, sums);
+  kernels_ = make_job_kernels(comm_, config_.model.device, common_bfloat16_sums(comm_));
   warn_of_rounding(comm_, config_.model.decode_weights);
   if (config_.model.decode_weights == WeightStorage::bfloat16_arithmetic) {
-    warn_of_slow_bfloat16(comm_, *kernels_, sums);
+    warn_of_slow_bfloat16(comm_, *kernels_);
   }
 }
 

@@ -163,7 +163,7 @@ class Job {
     record_bfloat16_sums(directory_.bfloat16_sums(), identity_);
     warn_of_rounding(comm_, config_.model.decode_weights);
     if (config_.model.multiplies_bfloat16()) {
-      warn_of_slow_bfloat16(comm_, *kernels_, directory_.bfloat16_sums());
+      warn_of_slow_bfloat16(comm_, *kernels_);
     }
     directory_.set_device(describe_device(kernels_->device(), local_rank(comm_)));
     WorkerServices services{{comm_, *kernels_, clock_}, control_.channel()};

@@ -187,10 +187,6 @@ InstructionSet widest_set() {
   return widest;
 }
 
-}  // namespace
-
-namespace {
-
 /// Returns the time of a training product that one thread computes in its cache, in seconds: that
 /// of the fastest of some.
 double product_seconds(const VectorKernels& vector, BFloat16Sums sums, DType type) {
@@ -217,8 +213,8 @@ double product_seconds(const VectorKernels& vector, BFloat16Sums sums, DType typ
   return fastest;
 }
 
-/// The widest set with the faster of its products by pairs: on Intel's processors two FMA are
-/// faster than the instruction for bfloat16.
+/// The widest set with the faster of its products by pairs: two FMA can be faster than the
+/// instruction for bfloat16.
 VectorKernels fastest_kernels() {
   const InstructionSet set = widest_set();
   VectorKernels kernels = choice_of(set).kernels;

@@ -202,7 +202,7 @@ TEST_P(Bfloat16Order, DenormalsCountAsZero) {
   EXPECT_EQ(product_of(tiny, std::ldexp(1.0F, 20), 0), 0);
   EXPECT_EQ(product_of(std::ldexp(1.0F, -100), std::ldexp(1.0F, -30), 0), 0);
   EXPECT_EQ(product_of(0, 0, tiny), 0);
-  // Nothing else is affected.
+  // The product leaves the mode as it was.
   Floats kept = {tiny};
   kernels_->add(view(kept, {1}), view(kept, {1}));
   EXPECT_EQ(kept[0], 2 * tiny);
