@@ -84,6 +84,20 @@ std::string difference(const fs::path& directory, const FileChecksum& expected) 
              : expected.file + " does not match its checksum";
 }
 
+void publish_checksums(const fs::path& directory, const std::vector<FileChecksum>& files) {
+  Json list = Json::array();
+  for (const FileChecksum& file : files) {
+    list.push_back({{"file", file.file}, {"bytes", file.bytes}, {"xxh3", file.hash}});
+  }
+  const Json document{
+      {"format", kFormatName}, {"version", kFormatVersion}, {"files", std::move(list)}};
+  publish_file(directory / kChecksumsName, seal_json(document.dump(1) + "\n"));
+}
+
+FileChecksum checksum_of(const fs::path& directory, const std::string& name) {
+  return {name, fs::file_size(directory / name), hash_hex(hash_file(directory / name))};
+}
+
 /// Returns the files of `directory` and of its folders, sorted.
 std::vector<std::string> listing_of(const fs::path& directory) {
   std::vector<std::string> names;
@@ -104,17 +118,29 @@ std::vector<std::string> listing_of(const fs::path& directory) {
 }  // namespace
 
 void write_checksums(const fs::path& directory) {
-  Json list = Json::array();
+  std::vector<FileChecksum> files;
   for (const std::string& name : listing_of(directory)) {
-    const fs::path file = directory / name;
-    if (fs::is_regular_file(file) && name != kChecksumsName) {
-      list.push_back(
-          {{"file", name}, {"bytes", fs::file_size(file)}, {"xxh3", hash_hex(hash_file(file))}});
+    if (fs::is_regular_file(directory / name) && name != kChecksumsName) {
+      files.push_back(checksum_of(directory, name));
     }
   }
-  const Json document{
-      {"format", kFormatName}, {"version", kFormatVersion}, {"files", std::move(list)}};
-  publish_file(directory / kChecksumsName, seal_json(document.dump(1) + "\n"));
+  publish_checksums(directory, files);
+}
+
+void replace_listed_file(const fs::path& directory, const std::string& name,
+                         std::string_view content) {
+  const fs::path path = directory / kChecksumsName;
+  if (!fs::exists(path)) {
+    publish_file(directory / name, content);
+    return;
+  }
+  std::vector<FileChecksum> files = parse_checksums(path);
+  std::erase_if(files, [&](const FileChecksum& file) { return file.file == name; });
+  publish_checksums(directory, files);
+  publish_file(directory / name, content);
+  files.insert(std::ranges::lower_bound(files, name, {}, &FileChecksum::file),
+               checksum_of(directory, name));
+  publish_checksums(directory, files);
 }
 
 std::vector<std::string> unlisted_files(const fs::path& directory) {

@@ -10,6 +10,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace jforge {
@@ -19,6 +20,12 @@ inline constexpr const char* kChecksumsName = "checksums.json";
 /// Publishes checksums of the present files. Throws EnvironmentError, or
 /// std::filesystem::filesystem_error if the directory cannot be listed.
 void write_checksums(const std::filesystem::path& directory);
+
+/// Replaces or adds a file of the directory and its checksum, if there is checksums.json, without
+/// reading other files. The file is unlisted for a moment, so that a crash leaves a whole
+/// directory. Throws DataError if checksums.json is invalid, EnvironmentError.
+void replace_listed_file(const std::filesystem::path& directory, const std::string& name,
+                         std::string_view content);
 
 /// Returns the files that checksums.json does not list, sorted, as NAME or FOLDER/NAME; all files
 /// if it is missing or invalid. Throws std::filesystem::filesystem_error if the directory cannot be

@@ -19,6 +19,7 @@
 #include "checkpoints/directory_checksums.h"
 #include "checkpoints/hf_files_internal.h"
 #include "checkpoints/hf_model.h"
+#include "checkpoints/jacobi_decoding.h"
 #include "checkpoints/safetensors.h"
 #include "data/tokenizer/unicode.h"
 #include "model/transformer/layer_plan.h"
@@ -256,12 +257,7 @@ void write_custom_generate(const fs::path& directory, std::int32_t block_size,
   const fs::path folder = directory / kCustomGenerateFolder;
   make_directory(folder);
   publish_file(folder / kCustomGenerateFile, custom_generate_source());
-  OrderedJson settings = {{"method", "jacobi"}, {"block_size", block_size}};
-  if (!arguments.empty()) {
-    settings["template_arguments"] =
-        parse_bounded_json<OrderedJson>(arguments_json(arguments), kJacobiDecodingFile);
-  }
-  publish_file(directory / kJacobiDecodingFile, settings.dump(2) + "\n");
+  write_jacobi_decoding(directory, block_size, arguments);
 }
 
 /// The output may only replace an earlier model or an empty directory.

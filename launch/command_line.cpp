@@ -132,11 +132,11 @@ void add_sampling(CLI::App& sub, std::vector<std::string>& settings) {
 }
 
 // The default is the command's; a given value is a setting of the method.
-void add_block_size(CLI::App& sub, std::int32_t& block_size, std::vector<std::string>& settings) {
+void add_block_size(CLI::App& sub, std::int32_t& block_size, std::vector<std::string>& settings,
+                    const char* help = "Tokens of a draft") {
   sub.add_option_function<std::int32_t>(
          "--block-size",
-         [&](std::int32_t value) { settings.push_back(fmt::format("block_size={}", value)); },
-         "Tokens of a draft")
+         [&](std::int32_t value) { settings.push_back(fmt::format("block_size={}", value)); }, help)
       ->check(positive_number())
       ->default_str(std::to_string(block_size));
 }
@@ -237,36 +237,57 @@ void add_selftest(CLI::App& app, CommandLine& line) {
   run_distributed(*sub, line, options, selftest_command);
 }
 
-void add_evaluate(CLI::App& app, CommandLine& line) {
-  auto options = std::make_shared<EvaluateOptions>();
-  CLI::App* sub =
-      app.add_subcommand("evaluate", "Measure accuracy, tokens per forward and tokens per second");
-  sub->add_option("config", options->config,
-                  "Configuration whose [model] and [evaluate] are taken (optional)")
+void add_evaluation(CLI::App& sub, EvaluateOptions& options) {
+  sub.add_option("config", options.config,
+                 "Configuration whose [model] and [evaluate] are taken (optional)")
       ->type_name("TOML");
-  add_set(*sub, options->overrides);
-  add_model(*sub, options->model, false);
-  sub->add_option("--tasks", options->tasks, "Tasks, separated by commas")
+  add_set(sub, options.overrides);
+  add_model(sub, options.model, false);
+  sub.add_option("--tasks", options.tasks, "Tasks, separated by commas")
       ->type_name("TASK")
       ->delimiter(',')
       ->allow_extra_args(false);
   // Unknown names are rejected with the configuration's.
-  sub->add_option("--methods", options->methods, "Decoding methods, separated by commas")
+  sub.add_option("--methods", options.methods, "Decoding methods, separated by commas")
       ->type_name(fmt::format("{}", fmt::join(decoding_method_names(), "|")))
       ->delimiter(',')
       ->allow_extra_args(false);
-  sub->add_option("--data", options->data,
-                  "Directory with the benchmark files, or one task's JSONL")
+  sub.add_option("--data", options.data, "Directory with the benchmark files, or one task's JSONL")
       ->type_name("PATH");
+  sub.add_option("--max-new-tokens", options.max_new_tokens, "Instead of the tasks' own");
+  sub.add_option("--batch-prompts", options.batch_prompts,
+                 "Problems decoded at once per rank; does not change results");
+  sub.add_option("--prompt-style", options.prompt_style, "Of tasks that name none (TASK:STYLE)");
+  sub.add_option("--limit", options.limit, "First so many problems only");
+}
+
+void add_evaluate(CLI::App& app, CommandLine& line) {
+  auto options = std::make_shared<EvaluateOptions>();
+  CLI::App* sub =
+      app.add_subcommand("evaluate", "Measure accuracy, tokens per forward and tokens per second");
+  add_evaluation(*sub, *options);
   sub->add_option("--out", options->out, "Directory for the results")->type_name("DIR");
   sub->add_option("--name", options->name, "The model's name in the results (its directory's)");
-  sub->add_option("--block-size", options->block_size, "Of the methods that draft");
-  sub->add_option("--max-new-tokens", options->max_new_tokens, "Instead of the tasks' own");
-  sub->add_option("--batch-prompts", options->batch_prompts,
-                  "Problems decoded at once per rank; does not change results");
-  sub->add_option("--prompt-style", options->prompt_style, "Of tasks that name none (TASK:STYLE)");
-  sub->add_option("--limit", options->limit, "First so many problems only");
+  sub->add_option_function<std::string>(
+         "--block-size",
+         [options](const std::string& value) {
+           const std::string toml = value == "auto" ? "\"auto\"" : value;
+           options->overrides.push_back("evaluate.block_size=" + toml);
+         },
+         "Of the methods that draft; auto: each method's fastest on this machine")
+      ->type_name("INT|auto");
   run_distributed(*sub, line, options, evaluate_command);
+}
+
+void add_tune(CLI::App& app, CommandLine& line) {
+  auto options = std::make_shared<TuneOptions>();
+  CLI::App* sub = app.add_subcommand(
+      "tune", "Find the fastest decoding settings on this machine and write them into the model");
+  add_evaluation(*sub, options->evaluate);
+  sub->add_option("--prompts", options->prompts,
+                  "Prompts to decode instead of tasks, read as by prompts.* of the configuration")
+      ->type_name("FILE");
+  run_distributed(*sub, line, options, tune_command);
 }
 
 void add_sweep(CLI::App& app, CommandLine& line) {
@@ -414,7 +435,8 @@ void add_text(CLI::App& app, CommandLine& line) {
         ->capture_default_str();
     add_settings(*sub, options->settings);
     add_sampling(*sub, options->settings);
-    add_block_size(*sub, options->block_size, options->settings);
+    add_block_size(*sub, options->block_size, options->settings,
+                   "Tokens of a draft; by default, with jacobi, those that an export names");
     sub->add_option("--max-new-tokens", options->max_new_tokens, "Length at most")
         ->check(positive_number())
         ->capture_default_str();
@@ -536,6 +558,7 @@ std::unique_ptr<CLI::App> make_parser(CommandLine& line) {
   add_pilot(app, line);
   add_selftest(app, line);
   add_evaluate(app, line);
+  add_tune(app, line);
   add_sweep(app, line);
   add_grade(app, line);
   add_config(app, line);

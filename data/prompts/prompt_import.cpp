@@ -321,11 +321,7 @@ std::string import_identity(const PromptImportConfig& config, const PromptEncode
   return hash_hex(hash64(std::string_view(text)));
 }
 
-ImportReport import_prompts(const PromptImportConfig& config, const PromptEncoder& encoder,
-                            const std::filesystem::path& store_path,
-                            const std::function<void(const ImportProgress&)>& progress) {
-  config.validate();
-  const auto start = std::chrono::steady_clock::now();
+PromptReaderOptions reader_options(const PromptImportConfig& config) {
   PromptReaderOptions options{.files = match_files(config.files),
                               .field = config.field,
                               .text = config.text,
@@ -336,6 +332,15 @@ ImportReport import_prompts(const PromptImportConfig& config, const PromptEncode
   if (config.order_by) {
     options.order_by = parse_ordering(*config.order_by).path;
   }
+  return options;
+}
+
+ImportReport import_prompts(const PromptImportConfig& config, const PromptEncoder& encoder,
+                            const std::filesystem::path& store_path,
+                            const std::function<void(const ImportProgress&)>& progress) {
+  config.validate();
+  const auto start = std::chrono::steady_clock::now();
+  const PromptReaderOptions options = reader_options(config);
   ImportProgress now;
   PromptReaderResult read = read_prompts(options, [&](std::int64_t records, std::int64_t bytes) {
     if (progress) {

@@ -77,6 +77,9 @@ struct ImportProgress {
 [[nodiscard]] std::string import_identity(const PromptImportConfig& config,
                                           const PromptEncoder& encoder);
 
+/// Throws as match_files().
+[[nodiscard]] PromptReaderOptions reader_options(const PromptImportConfig& config);
+
 /// Imports prompts and publishes `store_path` at the end. Order of rules: unreadable, each keep_if,
 /// empty text, duplicate text (by hash; the first stays), max_prompt_tokens, limit. Lists
 /// unreadable records in `store_path` + ".quarantine". `progress` may throw to cancel without

@@ -62,13 +62,20 @@ struct EvaluateOptions {
   std::filesystem::path data;
   std::filesystem::path out;
   std::string name;  ///< In results; default: the directory's.
-  std::optional<std::int64_t> block_size;
   std::optional<std::int64_t> max_new_tokens;
   std::optional<std::int32_t> batch_prompts;
   std::optional<std::string> prompt_style;
   std::optional<std::int64_t> limit;
 };
 [[nodiscard]] ExitCode evaluate_command(const EvaluateOptions& options, const MpiSession& session);
+
+struct TuneOptions {
+  EvaluateOptions evaluate;  ///< Without `name`; `batch_prompts` is 1 by default.
+  std::string prompts;       ///< Pattern of files as in prompts.files, instead of tasks.
+};
+/// Measures decoding settings, prints a table and writes the fastest into the model's
+/// jacobi_decoding.json.
+[[nodiscard]] ExitCode tune_command(const TuneOptions& options, const MpiSession& session);
 
 struct SweepOptions {
   std::filesystem::path config;  ///< [sweep], [evaluate] and [model].

@@ -8,8 +8,6 @@
 
 namespace jforge {
 
-namespace {
-
 void apply(const EvaluateOptions& options, EvaluateConfig& config) {
   if (!options.tasks.empty()) {
     config.tasks = options.tasks;
@@ -20,9 +18,6 @@ void apply(const EvaluateOptions& options, EvaluateConfig& config) {
   if (!options.data.empty()) {
     config.data = options.data;
   }
-  if (options.block_size) {
-    config.decoding.insert_or_assign("block_size", *options.block_size);
-  }
   if (options.max_new_tokens) {
     config.max_new_tokens = options.max_new_tokens;
   }
@@ -31,13 +26,7 @@ void apply(const EvaluateOptions& options, EvaluateConfig& config) {
   }
   config.batch_prompts = options.batch_prompts.value_or(config.batch_prompts);
   config.prompt_style = options.prompt_style.value_or(config.prompt_style);
-  if (config.tasks.empty()) {
-    throw ConfigError("no task given: use --tasks or [evaluate] tasks");
-  }
-  config.validate();
 }
-
-}  // namespace
 
 ExitCode evaluate_command(const EvaluateOptions& options, const MpiSession& session) {
   EvaluationSession evaluation(
@@ -45,6 +34,10 @@ ExitCode evaluate_command(const EvaluateOptions& options, const MpiSession& sess
                 "results/runs/evaluation", "evaluation"});
   EvaluateConfig& config = evaluation.config().evaluate;
   apply(options, config);
+  if (config.tasks.empty()) {
+    throw ConfigError("no task given: use --tasks or [evaluate] tasks");
+  }
+  config.validate();
   const bool finished =
       evaluation.load_model() &&
       evaluate_model(config, evaluation.model(), evaluation.context(), evaluation.directory());

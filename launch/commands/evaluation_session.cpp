@@ -67,7 +67,7 @@ bool EvaluationSession::load_model() {
   model_->load_hf(comm_, model_directory_);
   clock_.enter("take the output directory");
   const bool stop = agree(comm_, stop_requested(), [&] {
-    if (root()) {
+    if (root() && !out_.empty()) {
       make_directory(directory());
       lock_.emplace(out_);
     }
@@ -112,7 +112,7 @@ ExitCode EvaluationSession::finish(bool finished, const std::function<void()>& b
         if (before_report) {
           before_report();
         }
-        const ReportTables tables = write_report(out_);
+        const ReportTables tables = out_.empty() ? ReportTables{} : write_report(out_);
         if (shows_tables_) {
           tell(stdout,
                fmt::format("{}Report: {}\n", folder_ == "sweep" ? tables.sweep : tables.evaluation,
@@ -127,7 +127,9 @@ ExitCode EvaluationSession::finish(bool finished, const std::function<void()>& b
   });
   rest.close();
   if (!finished && root()) {
-    log_warn("stopped; every finished sample is safe, run the same command again to go on");
+    log_warn("{}", out_.empty() ? "stopped; nothing was written"
+                                : "stopped; every finished sample is safe, run the same command "
+                                  "again to go on");
   }
   lock_.reset();
   clock_.enter("close", config_.run.heartbeat_limit_seconds);

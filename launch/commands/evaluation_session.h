@@ -1,6 +1,6 @@
 #pragma once
 
-/// Shared parts of `jforge evaluate` and `jforge sweep`.
+/// Shared parts of `jforge evaluate`, `jforge sweep` and `jforge tune`.
 
 #include <filesystem>
 #include <functional>
@@ -21,17 +21,21 @@
 
 namespace jforge {
 
+struct EvaluateOptions;
+/// Takes the command's options over into the configuration.
+void apply(const EvaluateOptions& options, EvaluateConfig& config);
+
 class EvaluationSession {
  public:
   struct Settings {
     std::filesystem::path config;  ///< May be empty.
     std::vector<std::string> overrides;
-    std::filesystem::path model;  ///< Empty: [model] source.
-    std::filesystem::path out;    ///< Empty: `default_out`.
-    std::string name;             ///< Model name in results; empty: its directory's.
-    std::filesystem::path default_out;
-    std::string folder;        ///< Under `out`, for the evaluation's files.
-    bool shows_tables = true;  ///< Prints tables at the end.
+    std::filesystem::path model;        ///< Empty: [model] source.
+    std::filesystem::path out;          ///< Empty: `default_out`.
+    std::string name;                   ///< Model name in results; empty: its directory's.
+    std::filesystem::path default_out;  ///< Empty, as `out`: nothing is written.
+    std::string folder;                 ///< Under `out`, for the evaluation's files.
+    bool shows_tables = true;           ///< Prints tables at the end.
   };
 
   /// Collective. Validates [run] and [model] like `jforge run`, and starts heartbeats, so that a

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <sstream>
 
+#include "checkpoints/jacobi_decoding.h"
 #include "checkpoints/tokenizer_fit.h"
 #include "data/tokenizer/byte_pair_tokenizer.h"
 #include "data/tokenizer/chat_template.h"
@@ -122,8 +123,11 @@ ExitCode tokenize_command(const TokenizeOptions& options) {
 }
 
 ExitCode decode_command(const DecodeOptions& options) {
-  const DecodingSettings settings =
-      command_settings(options.method, options.block_size, options.settings);
+  std::int32_t block_size = options.block_size;
+  if (options.method == "jacobi") {
+    block_size = exported_block_size(options.model).value_or(block_size);
+  }
+  const DecodingSettings settings = command_settings(options.method, block_size, options.settings);
   const DecodingMethod method = make_decoding_method(options.method, settings, options.seed);
   const BytePairTokenizer tokenizer = BytePairTokenizer::load(options.model);
   std::vector<ChatMessage> messages;

@@ -188,6 +188,11 @@ class FieldList {
         [&value] { return write_value(value); });
   }
 
+  /// For a value with forms of its own.
+  void add(const char* key, FieldKind kind, std::string meaning, std::string schema,
+           std::function<std::optional<std::string>(const toml::node&)> read,
+           std::function<std::optional<std::string>()> write);
+
   template <class Enum, std::size_t N>
   void add_enum(const char* key, Enum& value, FieldKind kind, const EnumName<Enum> (&names)[N],
                 std::string meaning) {
@@ -225,10 +230,6 @@ class FieldList {
   [[nodiscard]] std::vector<ConfigField> take() { return std::move(fields_); }
 
  private:
-  void add(const char* key, FieldKind kind, std::string meaning, std::string schema,
-           std::function<std::optional<std::string>(const toml::node&)> read,
-           std::function<std::optional<std::string>()> write);
-
   std::string section_;
   Commands applies_to_ = kAllCommands;
   KeyChange change_ = {};

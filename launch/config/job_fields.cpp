@@ -405,6 +405,25 @@ void add_checkpoint(FieldList& fields, CheckpointConfig& checkpoint) {
              "Checkpoints whose step is a multiple of this stay for ever; 0 = none");
 }
 
+void add_block_size(FieldList& fields, EvaluateConfig& evaluate, DecodingValue& block_size) {
+  fields.add(
+      "block_size", kOperational,
+      decoding_key("block_size").meaning +
+          ". `\"auto\"`: of 2, 4, … 64 each method's fastest for each model on this machine at "
+          "batch 1, kept in `evaluation/MODEL/tuning.json`",
+      R"({"oneOf": [{"type": "integer"}, {"enum": ["auto"]}]})",
+      [&](const toml::node& node) -> std::optional<std::string> {
+        evaluate.tunes_block_size = node.value_exact<std::string>() == "auto";
+        if (evaluate.tunes_block_size || !read_value(node, block_size)) {
+          return std::nullopt;
+        }
+        return "a whole number or \"auto\"";
+      },
+      [&]() -> std::optional<std::string> {
+        return evaluate.tunes_block_size ? "\"auto\"" : write_value(block_size);
+      });
+}
+
 void add_evaluate(FieldList& fields, EvaluateConfig& evaluate) {
   fields.in("evaluate", kRun);
   fields.add("tasks", evaluate.tasks, kOperational,
@@ -418,7 +437,11 @@ void add_evaluate(FieldList& fields, EvaluateConfig& evaluate) {
              "Of tasks that name none; empty: the task's default, see "
              "[Benchmarks](../../docs/evaluation.md#benchmarks)");
   for (auto& [key, value] : evaluate.decoding) {
-    fields.add(key.c_str(), value, kOperational, decoding_key(key).meaning);
+    if (key == "block_size") {
+      add_block_size(fields, evaluate, value);
+    } else {
+      fields.add(key.c_str(), value, kOperational, decoding_key(key).meaning);
+    }
   }
   fields.add("samples_per_problem", evaluate.samples_per_problem, kOperational,
              "Answers sampled for each problem, each counted; above 1 with `temperature` above 0");

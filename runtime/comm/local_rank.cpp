@@ -1,5 +1,7 @@
 #include "runtime/comm/local_rank.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <span>
@@ -9,6 +11,8 @@
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/transport_internal.h"
 #include "runtime/content_hash.h"
+#include "runtime/machine_load.h"
+#include "runtime/tensor/cuda_memory.h"
 
 namespace jforge {
 
@@ -27,6 +31,14 @@ int ranks_that_name(const Communicator& comm, const std::string& thing) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(comm.size()));
   all_gather<std::int64_t>(comm, std::span(&own, 1), all);
   return static_cast<int>(std::ranges::count(all, own));
+}
+
+std::string kind_of_rank(const Communicator& comm, Device device, int threads) {
+  const int ranks = ranks_on_host(comm);
+  const std::string place = device == Device::cpu
+                                ? fmt::format("{}, threads: {}", processor_name(), threads)
+                                : cuda_device_name(local_rank(comm) % cuda_device_count());
+  return fmt::format("{} rank{} on a host, {}", ranks, ranks == 1 ? "" : "s", place);
 }
 
 }  // namespace jforge

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "runtime/comm/mpi_session.h"
+#include "runtime/tensor/tensor_view.h"
 
 namespace jforge {
 
@@ -12,5 +13,8 @@ namespace jforge {
 [[nodiscard]] int ranks_on_host(const Communicator& comm);
 /// Collective. Returns how many ranks, this one included, name the same thing, such as a device.
 [[nodiscard]] int ranks_that_name(const Communicator& comm, const std::string& thing);
+/// Collective. Returns all that affects a rank's speed but the operands: "2 ranks on a host, AMD
+/// EPYC …, threads: 1", or the device's name for the threads.
+[[nodiscard]] std::string kind_of_rank(const Communicator& comm, Device device, int threads);
 
 }  // namespace jforge

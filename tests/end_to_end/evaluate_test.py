@@ -22,10 +22,11 @@ HUMANEVAL = [{"task_id": f"HumanEval/{index}", "entry_point": "f", "canonical_so
 
 
 class EvaluationTest(EndToEndTest):
-    def evaluate(self, out, *words, ranks=RANKS, expect=0, tasks="gsm8k", data=None, model=None):
+    def evaluate(self, out, *words, ranks=RANKS, expect=0, tasks="gsm8k", data=None, model=None,
+                 block_size=4):
         return self.jforge("evaluate", "--model", model or self.model, "--tasks", tasks, "--data",
-                           data or self.prompts, "--limit", PROBLEMS, "--max-new-tokens", 16, "--block-size", 4,
-                           "--out", out, *words, ranks=ranks, expect=expect)
+                           data or self.prompts, "--limit", PROBLEMS, "--max-new-tokens", 16, "--block-size",
+                           block_size, "--out", out, *words, ranks=ranks, expect=expect)
 
     @staticmethod
     def samples(out):
@@ -41,6 +42,67 @@ class EvaluationTest(EndToEndTest):
                 found.append((path.name.split(".attempt-")[0], record["index"], record["sample"]))
         self.assertEqual(len(found), len(set(found)), f"run twice after commit: {sorted(found)}")
         return set(found)
+
+
+class Tune(EvaluationTest):
+    """`--block-size auto` and `jforge tune`."""
+
+    def tuned(self, out):
+        return json.loads((out / "evaluation" / "source-model" / "tuning.json").read_text(encoding="utf-8"))
+
+    def test_a_block_size_is_chosen_once(self):
+        out = self.root / "auto"
+        words = ("--methods", "ar,jacobi,mr")
+        stopped = self.evaluate(out, *words, "--inject", "interrupt@phase tune source-model jacobi.block_size=8 at batch 1:1:1",
+                                expect=75, block_size="auto")
+        self.assertIn("acts now", stopped.err)
+        self.assertFalse((out / "evaluation" / "source-model").exists())
+        self.evaluate(out, *words, block_size="auto")
+        tuned, expected = self.tuned(out), self.samples(out)
+        self.assertEqual({"jacobi", "mr"}, set(tuned["block_sizes"]))
+        summary = json.loads((out / "evaluation" / "summary.json").read_text(encoding="utf-8"))
+        for method, block_size in tuned["block_sizes"].items():
+            mine = [one for one in tuned["candidates"] if one["method"] == method]
+            self.assertEqual([2, 4, 8, 16, 32, 64], [one["settings"]["block_size"] for one in mine])
+            fastest = max((one for one in mine if "speed_up_low" in one), key=lambda one: one["speed_up"])
+            self.assertEqual(fastest["settings"]["block_size"], block_size)
+            self.assertEqual(block_size, summary["models"]["source-model"]["gsm8k"][method]["block_size"])
+        for ranks in (1, 4):
+            self.evaluate(out, *words, ranks=ranks, block_size="auto")
+            self.assertEqual((tuned, expected), (self.tuned(out), self.samples(out)))
+        self.evaluate(out, *words, "--set", "evaluate.speed_problems=7", block_size="auto")
+        self.assertNotEqual(tuned["key"], self.tuned(out)["key"], "another sample")
+
+    def tune(self, *words, model=None, **options):
+        return self.jforge("tune", "--model", model or self.model, "--max-new-tokens", 16, "--set",
+                           "evaluate.speed_repeats=2", *words, **options)
+
+    def test_writes_the_fastest_settings_into_an_export(self):
+        export = self.root / "export"
+        shutil.copytree(self.model, export)
+        (export / "jacobi_decoding.json").write_text('{"method": "jacobi", "block_size": 128}', encoding="utf-8")
+        for ranks, batch in ((1, 1), (2, 1), (4, 3)):
+            result = self.tune("--tasks", "gsm8k", "--data", self.prompts, "--batch-prompts", batch, model=export,
+                               ranks=ranks)
+            self.assertIn("Written into", result.out)
+            settings = json.loads((export / "jacobi_decoding.json").read_text(encoding="utf-8"))
+            self.assertEqual(batch, settings["measured"][0]["batch_prompts"])
+        self.assertEqual(3, len(settings["measured"]))
+        self.assertIn(settings["block_size"], (2, 4, 8, 16, 32, 64))
+        decoded = self.jforge("decode", "--model", export, "--prompt", "One?", "--max-new-tokens", 16)
+        asked = self.jforge("decode", "--model", export, "--prompt", "One?", "--max-new-tokens", 16, "--block-size",
+                            settings["block_size"])
+        self.assertEqual(asked.err.rpartition(",")[0], decoded.err.rpartition(",")[0])
+
+    def test_takes_prompts_and_refuses_what_cannot_be_tuned(self):
+        result = self.tune("--prompts", self.prompts, "--set", "prompts.field=question")
+        self.assertIn("Not written", result.out)
+        for words, part, code in (((), "--prompts", 2), (("--prompts", self.prompts, "--methods", "ar"), "--methods", 2),
+                                  (("--prompts", self.root / "none.jsonl"), "none.jsonl", 3)):
+            refused = self.tune(*words, expect=code)
+            self.assertEqual(1, len(refused.lines()), str(refused))
+            self.assertIn(part, refused.lines()[0])
+        self.assertIn("whole number or", self.evaluate(self.root / "bad", block_size="fast", expect=2).err)
 
 
 class Evaluate(EvaluationTest):

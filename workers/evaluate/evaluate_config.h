@@ -26,6 +26,8 @@ struct EvaluateConfig {
   std::filesystem::path data;  ///< Benchmarks' directory, or one task's JSONL file.
   std::string prompt_style;    ///< Default for entries that name none.
   DecodingSettings decoding = default_decoding_settings();
+  /// block_size = "auto": instead of that of `decoding`, each method's fastest (tuning.h).
+  bool tunes_block_size = false;
   std::int32_t samples_per_problem = 1;        ///< Above 1 only if sampled.
   std::optional<std::int64_t> max_new_tokens;  ///< Default: the task's.
   std::optional<std::int64_t> limit;           ///< Evaluate only the first problems.

@@ -34,15 +34,6 @@ const ModelUnderTest& checked(const EvaluateConfig& config, const ModelUnderTest
   return model;
 }
 
-std::string hash_of_weights(const ModelUnderTest& model) {
-  std::uint64_t hash = 0;
-  for (const ParameterEntry& entry : model.table.entries()) {
-    const auto values = model.table.tensor(model.weights, entry.name).span<float>();
-    hash = hash64(std::as_bytes(values), hash64(entry.name, hash));
-  }
-  return hash_hex(hash);
-}
-
 /// Throws DataError if the model has fewer positions.
 std::int64_t positions_of(const Problem& problem, const ProblemSet& set,
                           const SequenceDecoder& decoder, const TransformerConfig& model) {
@@ -110,6 +101,15 @@ void take_plans(const std::string& text, std::vector<MethodRun>& runs) {
 }
 
 }  // namespace
+
+std::string hash_of_weights(const ModelUnderTest& model) {
+  std::uint64_t hash = 0;
+  for (const ParameterEntry& entry : model.table.entries()) {
+    const auto values = model.table.tensor(model.weights, entry.name).span<float>();
+    hash = hash64(std::as_bytes(values), hash64(entry.name, hash));
+  }
+  return hash_hex(hash);
+}
 
 void expect_model_name(const std::string& name) {
   const bool controls = std::ranges::any_of(

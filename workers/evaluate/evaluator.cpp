@@ -1,5 +1,6 @@
 #include "workers/evaluate/evaluator.h"
 
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "workers/evaluate/evaluation_store.h"
 #include "workers/evaluate/sample_decoding.h"
 #include "workers/evaluate/speed_measurement.h"
+#include "workers/evaluate/tuning.h"
 
 namespace jforge {
 
@@ -107,11 +109,23 @@ bool evaluate_methods(const EvaluateConfig& config, std::vector<DecodingMethod> 
 bool evaluate_model(const EvaluateConfig& config, const ModelUnderTest& model,
                     const EvaluationContext& context,
                     const std::filesystem::path& evaluation_directory) {
+  together(context.comm, [&] { config.validate(); });
+  std::map<std::string, std::int32_t> block_sizes;
+  if (config.tunes_block_size) {
+    const auto tuned = tuned_block_sizes(config, model, context, evaluation_directory / model.name);
+    if (!tuned) {
+      return false;
+    }
+    block_sizes = *tuned;
+  }
   std::vector<DecodingMethod> methods;
   together(context.comm, [&] {
-    config.validate();
     for (const std::string& name : config.methods) {
-      methods.push_back(make_decoding_method(name, config.decoding, context.seed));
+      DecodingSettings settings = config.decoding;
+      if (const auto tuned = block_sizes.find(name); tuned != block_sizes.end()) {
+        settings["block_size"] = std::int64_t{tuned->second};
+      }
+      methods.push_back(make_decoding_method(name, settings, context.seed));
       methods.back().samples_per_problem = config.samples_per_problem;
     }
   });

@@ -45,6 +45,8 @@ struct EvaluationContext {
   std::function<void(const EvaluationProgress&)> on_progress = {};
   /// Refuse to replace results of other weights.
   bool refuse_other_weights = false;
+  /// Write tuned block sizes into the model's jacobi_decoding.json too.
+  bool records_tuning = false;
 };
 
 /// Collective. Evaluates every method on every task. Ranks lease samples, so faster ranks take

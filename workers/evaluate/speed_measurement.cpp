@@ -40,6 +40,49 @@ void log_speed(const std::string& model, const MethodRun& run, const Json& figur
 
 }  // namespace
 
+std::optional<MeasuredPass> measure_pass(const EvaluationContext& context, DecodeModel& model,
+                                         const DecodingMethod& method,
+                                         std::span<const DecodeRequest> requests,
+                                         std::int32_t batch_prompts) {
+  MeasuredPass pass{.speed = {.method = method.label}};
+  // Ranks begin together.
+  const bool stop = agree(context.comm, stop_requested(), [&] {
+    DecodeEngine engine(model, batch_prompts);
+    std::size_t next = 0;
+    std::int64_t steps = 0;
+    do {
+      while (engine.free_slots() > 0 && next < requests.size()) {
+        engine.admit(method.make(requests[next++]));
+      }
+      if (engine.running() == 0) {
+        break;
+      }
+      engine.step();
+      while (const auto result = engine.take_finished()) {
+        pass.speed.sequences += 1;
+        pass.speed.tokens += std::ssize(result->tokens);
+      }
+      context.clock.progress(++steps);
+    } while (!stop_requested());
+    pass.speed.decode_seconds = engine.statistics().decode_seconds;
+    pass.speed.prefill_seconds = engine.statistics().prefill_seconds;
+    pass.forwards = engine.statistics().forwards;
+  });
+  if (stop || agree(context.comm, stop_requested(), {})) {
+    return std::nullopt;
+  }
+  std::array<std::int64_t, 3> counts{pass.speed.sequences, pass.speed.tokens, pass.forwards};
+  std::array<double, 2> seconds{pass.speed.decode_seconds, pass.speed.prefill_seconds};
+  all_reduce_sum<std::int64_t>(context.comm, counts);
+  all_reduce_sum<double>(context.comm, seconds);
+  pass.speed.sequences = counts[0];
+  pass.speed.tokens = counts[1];
+  pass.forwards = counts[2];
+  pass.speed.decode_seconds = seconds[0];
+  pass.speed.prefill_seconds = seconds[1];
+  return pass;
+}
+
 std::vector<SpeedBatch> speed_batches(const EvaluateConfig& config, std::int64_t problems) {
   if (config.speed_problems == 0) {
     return {};
@@ -166,8 +209,7 @@ bool SpeedMeasurement::measure(const std::vector<const MethodRun*>& task,
   bool going = true;
   for (const auto& [batch_prompts, problems] : batches) {
     for (const MethodRun* run : task) {
-      SpeedPass unused;
-      going = going && decode(*run, {{batch_prompts, problems}, 0}, unused);
+      going = going && decode(*run, {{batch_prompts, problems}, 0});
     }
   }
   for (std::size_t i = 0; going && i < open.size(); ++i) {
@@ -199,55 +241,29 @@ bool SpeedMeasurement::measure_repeat(const std::vector<const MethodRun*>& task,
   repeat.passes.clear();
   include_load(repeat.load);
   for (const MethodRun* run : task) {
-    SpeedPass pass{.method = run->method.label};
-    if (!decode(*run, open, pass)) {
+    const std::optional<MeasuredPass> pass = decode(*run, open);
+    if (!pass) {
       return false;
     }
-    std::array<std::int64_t, 2> counts{pass.sequences, pass.tokens};
-    std::array<double, 2> seconds{pass.decode_seconds, pass.prefill_seconds};
-    all_reduce_sum<std::int64_t>(context_.comm, counts);
-    all_reduce_sum<double>(context_.comm, seconds);
-    pass.sequences = counts[0];
-    pass.tokens = counts[1];
-    pass.decode_seconds = seconds[0];
-    pass.prefill_seconds = seconds[1];
-    repeat.passes.push_back(std::move(pass));
+    repeat.passes.push_back(pass->speed);
   }
   include_load(repeat.load);
   return true;
 }
 
-/// Collective: ranks begin together. False if a stop was requested.
-bool SpeedMeasurement::decode(const MethodRun& run, const Open& open, SpeedPass& pass) {
-  const SpeedBatch& batch = open.batch;
+/// Collective. Nothing if a stop was requested.
+std::optional<MeasuredPass> SpeedMeasurement::decode(const MethodRun& run, const Open& open) {
   const std::vector<Problem>& problems = run.set.problems;
+  std::vector<DecodeRequest> requests;
+  for (std::int32_t i = 0; i < open.batch.problems; ++i) {
+    const std::int64_t place = std::int64_t{open.repeat} * open.batch.problems + i;
+    const Problem& problem = problems[static_cast<std::size_t>(place % std::ssize(problems))];
+    requests.push_back(run.set.request(sample_id(problem.index, 0), plan_.model().config.eos_ids));
+  }
   context_.clock.enter(fmt::format("evaluate {} {} {} speed at batch {}", plan_.model().name,
-                                   run.task(), run.method.label, batch.batch_prompts),
+                                   run.task(), run.method.label, open.batch.batch_prompts),
                        deadline_seconds_);
-  const bool stop = agree(context_.comm, stop_requested(), [&] {
-    DecodeEngine engine(*transformer_, batch.batch_prompts);
-    std::int32_t next = 0;
-    do {
-      while (engine.free_slots() > 0 && next < batch.problems) {
-        const std::int64_t place = std::int64_t{open.repeat} * batch.problems + next++;
-        const Problem& problem = problems[static_cast<std::size_t>(place % std::ssize(problems))];
-        engine.admit(run.method.make(
-            run.set.request(sample_id(problem.index, 0), plan_.model().config.eos_ids)));
-      }
-      if (engine.running() == 0) {
-        break;
-      }
-      engine.step();
-      while (const auto result = engine.take_finished()) {
-        pass.sequences += 1;
-        pass.tokens += std::ssize(result->tokens);
-      }
-      context_.clock.progress(++steps_);
-    } while (!stop_requested());
-    pass.decode_seconds = engine.statistics().decode_seconds;
-    pass.prefill_seconds = engine.statistics().prefill_seconds;
-  });
-  return !stop && !agree(context_.comm, stop_requested(), {});
+  return measure_pass(context_, *transformer_, run.method, requests, open.batch.batch_prompts);
 }
 
 /// Collective: includes all ranks' hosts.

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,19 @@ struct SpeedBatch {
 
   bool operator==(const SpeedBatch&) const = default;
 };
+
+struct MeasuredPass {
+  SpeedPass speed;
+  std::int64_t forwards = 0;  ///< Prefill excluded; sum over ranks.
+};
+
+/// Collective. Every rank decodes the requests, at most `batch_prompts` at once. Nothing if a stop
+/// was requested.
+[[nodiscard]] std::optional<MeasuredPass> measure_pass(const EvaluationContext& context,
+                                                       DecodeModel& model,
+                                                       const DecodingMethod& method,
+                                                       std::span<const DecodeRequest> requests,
+                                                       std::int32_t batch_prompts);
 
 /// Batch 1 over evaluate.speed_problems problems per repeat, and evaluate.batch_prompts, if
 /// greater, over enough problems to fill it. Empty if speed_problems is 0.
@@ -61,7 +76,7 @@ class SpeedMeasurement {
                              const SpeedFile& file);
   [[nodiscard]] bool measure_repeat(const std::vector<const MethodRun*>& task, const Open& open,
                                     SpeedRepeat& repeat);
-  [[nodiscard]] bool decode(const MethodRun& run, const Open& open, SpeedPass& pass);
+  [[nodiscard]] std::optional<MeasuredPass> decode(const MethodRun& run, const Open& open);
   void include_load(SpeedLoad& load) const;
   [[nodiscard]] bool root() const { return context_.comm.rank() == 0; }
 
@@ -70,7 +85,6 @@ class SpeedMeasurement {
   const EvaluationContext& context_;
   MemoryAccount& account_;
   const double deadline_seconds_;
-  std::int64_t steps_ = 0;
   std::unique_ptr<InferenceTransformer> transformer_;
 };
 

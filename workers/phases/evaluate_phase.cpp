@@ -21,8 +21,13 @@ bool run_evaluate_phase(const JobConfig& config, const WorkerServices& services,
     finished = evaluate_model(config.evaluate,
                               {model, state->config(), state->table(), state->weights(), directory,
                                config.model.decode_weights},
-                              {services.comm, services.kernels, services.clock, config.run.seed,
-                               config.prompts.template_options(), services.on_evaluation},
+                              {.comm = services.comm,
+                               .kernels = services.kernels,
+                               .clock = services.clock,
+                               .seed = config.run.seed,
+                               .chat_template = config.prompts.template_options(),
+                               .on_progress = services.on_evaluation,
+                               .records_tuning = model != "base"},
                               layout.evaluation());
   }
   services.end_phase(account);

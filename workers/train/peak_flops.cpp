@@ -21,7 +21,6 @@
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
 #include "runtime/log.h"
-#include "runtime/machine_load.h"
 #include "runtime/tensor/cuda_memory.h"
 #include "runtime/text_seal.h"
 
@@ -68,13 +67,8 @@ BestCall time_product(KernelSet& kernels, MemoryAccount& account, DType operands
 constexpr int kVersion = 1;
 
 /// All that affects a rank's speed.
-std::string kind_of_rank(const KernelSet& kernels, const Communicator& comm, DType operands) {
-  const int ranks = ranks_on_host(comm);
-  const std::string place =
-      kernels.device() == Device::cpu
-          ? fmt::format("{}, threads: {}", processor_name(), omp_get_max_threads())
-          : cuda_device_name(local_rank(comm) % cuda_device_count());
-  return fmt::format("{} rank{} on a host, {}, {}", ranks, ranks == 1 ? "" : "s", place,
+std::string kind_with(const KernelSet& kernels, const Communicator& comm, DType operands) {
+  return fmt::format("{}, {}", kind_of_rank(comm, kernels.device(), omp_get_max_threads()),
                      dtype_name(operands));
 }
 
@@ -136,7 +130,7 @@ RankPeaks read_rank_peaks(const fs::path& file) {
 PeakFlops::PeakFlops(KernelSet& kernels, const Communicator& comm, DType operands, fs::path file,
                      bool keep) {
   const bool first = comm.rank() == 0;
-  const std::string kind = kind_of_rank(kernels, comm, operands);
+  const std::string kind = kind_with(kernels, comm, operands);
   const std::string read =
       broadcast_text(comm, first ? nlohmann::json(read_rank_peaks(file)).dump() : std::string(), 0);
   const auto known = parse_bounded_json(read, "peaks of rank 0").get<RankPeaks>();

@@ -1,0 +1,88 @@
+#include "checkpoints/jacobi_decoding.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "checkpoints/directory_checksums.h"
+#include "runtime/bounded_json.h"
+#include "runtime/durable_file.h"
+#include "runtime/error.h"
+#include "runtime/read_file.h"
+
+namespace jforge {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+DataError refusal(const std::filesystem::path& path, std::string_view what) {
+  return DataError(
+      fmt::format("{}: {}; export the model again, or delete the file and give --block-size",
+                  path.string(), what));
+}
+
+/// Null without the file.
+Json read_settings(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / kJacobiDecodingFile;
+  if (!std::filesystem::exists(path)) {
+    return nullptr;
+  }
+  Json settings = try_bounded_json<Json>(read_file(path));
+  if (!settings.is_object()) {
+    throw refusal(path, "it is no JSON object");
+  }
+  return settings;
+}
+
+}  // namespace
+
+void write_jacobi_decoding(const std::filesystem::path& directory, std::int32_t block_size,
+                           const TemplateArguments& arguments) {
+  Json settings = {{"method", "jacobi"}, {"block_size", block_size}};
+  if (!arguments.empty()) {
+    settings["template_arguments"] =
+        parse_bounded_json<Json>(arguments_json(arguments), kJacobiDecodingFile);
+  }
+  publish_file(directory / kJacobiDecodingFile, settings.dump(2) + "\n");
+}
+
+std::optional<std::int32_t> exported_block_size(const std::filesystem::path& directory) {
+  const Json settings = read_settings(directory);
+  if (settings.is_null()) {
+    return std::nullopt;
+  }
+  const auto found = settings.find("block_size");
+  const bool whole = found != settings.end() && found->is_number_integer();
+  const std::int64_t size = whole ? found->get<std::int64_t>() : 0;
+  if (size < 1 || size > std::numeric_limits<std::int32_t>::max()) {
+    throw refusal(directory / kJacobiDecodingFile, "block_size is no whole number from 1 on");
+  }
+  return static_cast<std::int32_t>(size);
+}
+
+bool record_measured_decoding(const std::filesystem::path& directory, const Json& entry,
+                              std::optional<std::int32_t> block_size) {
+  Json settings = read_settings(directory);
+  if (settings.is_null()) {
+    return false;
+  }
+  if (block_size) {
+    settings["block_size"] = *block_size;
+  }
+  Json measured = Json::array({entry});
+  for (const Json& earlier : settings.value("measured", Json::array())) {
+    const auto same = [&](const char* key) {
+      return earlier.is_object() && earlier.value(key, Json()) == entry.at(key);
+    };
+    if (!same("machine") || !same("batch_prompts")) {
+      measured.push_back(earlier);
+    }
+  }
+  settings["measured"] = std::move(measured);
+  replace_listed_file(directory, kJacobiDecodingFile, settings.dump(2) + "\n");
+  return true;
+}
+
+}  // namespace jforge
