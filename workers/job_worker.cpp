@@ -164,7 +164,6 @@ bool JobWorker::train(std::int32_t round) {
 }
 
 bool JobWorker::execute(const Command& command) {
-  set_log_phase(to_string(command));
   switch (command.kind) {
     case Command::Kind::import_prompts: {
       const bool imported = import_.run();

@@ -73,6 +73,7 @@ bool EvaluationSession::load_model() {
     }
   });
   clock_.enter("evaluate");
+  set_log_phase("evaluate " + name_);
   display_.begin("evaluate " + name_);
   return !stop;
 }
@@ -114,9 +115,10 @@ ExitCode EvaluationSession::finish(bool finished, const std::function<void()>& b
         }
         const ReportTables tables = out_.empty() ? ReportTables{} : write_report(out_);
         if (shows_tables_) {
-          tell(stdout,
-               fmt::format("{}Report: {}\n", folder_ == "sweep" ? tables.sweep : tables.evaluation,
-                           (out_ / "report.md").string()));
+          const bool sweeps = folder_ == "sweep";
+          tell(stdout, fmt::format("{}{}Report: {}\n", sweeps ? tables.sweep : tables.evaluation,
+                                   sweeps ? std::string() : tables.headline,
+                                   (out_ / "report.md").string()));
         }
       }
     } catch (...) {

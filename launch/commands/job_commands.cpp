@@ -223,7 +223,8 @@ class Job {
         directory_.set_status("finished", "finish");
         return ExitCode::ok;
       }
-      log_info("{}", to_string(command));
+      set_log_phase(to_string(command));
+      log_info("begins");
       directory_.set_status("running", to_string(command));
       expect_end_for(command);
       expect_memory_for(command);
@@ -331,7 +332,8 @@ class Job {
     const bool stop = agree(comm_, stop_requested(), [&] {
       if (comm_.rank() == 0) {
         worker_->mend_generation_reports();
-        tell(stdout, fmt::format("{}Report: {}\n", write_report(config_.run.directory).evaluation,
+        const ReportTables tables = write_report(config_.run.directory);
+        tell(stdout, fmt::format("{}{}Report: {}\n", tables.evaluation, tables.headline,
                                  (config_.run.directory / "report.md").string()));
       }
     });

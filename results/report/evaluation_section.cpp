@@ -8,7 +8,6 @@
 #include <iterator>
 #include <map>
 #include <set>
-#include <tuple>
 
 #include "results/report/chart.h"
 #include "results/report/recorded_settings.h"
@@ -73,14 +72,19 @@ std::vector<TaskGroup> groups_of(const std::vector<Measured>& all) {
   return groups;
 }
 
+std::string with_accuracy(const ReportJson& figures) {
+  const std::string value = shown(100 * json_number(figures, "accuracy"), "{:.1f} %");
+  const std::string interval = accuracy_interval(figures);
+  return interval == "–" ? value : value + " (" + interval.substr(0, interval.rfind(' ')) + ")";
+}
+
 std::string accuracy_table(const TaskGroup& group) {
-  TableCells rows = {{"model", "method", "accuracy", "95 % interval", "base tests", "TPF",
-                      "95 % interval", "mean TPF"}};
+  TableCells rows = {
+      {"model", "method", "block size", "accuracy", "base tests", "TPF", "mean TPF"}};
   for (const Measured* m : group.rows) {
-    rows.push_back({m->model, m->method, shown(100 * m->number("accuracy"), "{:.1f} %"),
-                    accuracy_interval(*m->figures),
-                    shown(100 * m->number("base_accuracy"), "{:.1f} %"),
-                    shown(m->number("tpf"), "{:.2f}"), interval_text(*m->figures, "tpf", "{:.2f}"),
+    rows.push_back({m->model, m->method, recorded_setting(*m->figures, "block_size"),
+                    with_accuracy(*m->figures), shown(100 * m->number("base_accuracy"), "{:.1f} %"),
+                    with_interval(m->figures, "tpf", "{:.2f}"),
                     shown(m->number("tpf_mean"), "{:.2f}")});
   }
   return markdown_table(rows, 2);
@@ -118,30 +122,32 @@ std::string fastest_lines(const TaskGroup& group) {
   return text.empty() ? text : text + "\n";
 }
 
-// Returns a table per batch size of interleaved measurements; empty without any.
-std::string speed_tables(const TaskGroup& group) {
-  std::string text;
-  for (const double batch : speed_batches(figures_of(group))) {
-    TableCells rows = {{"model", "method", "on", "tokens/s", "95 % interval", "with prefill",
-                        "95 % interval", "over AR", "95 % interval"}};
-    // Only if values differ.
-    const bool apart = speed_places(figures_of(group), batch).size() > 1;
-    for (const Measured* m : group.rows) {
-      if (const ReportJson* const speed = speed_at(*m->figures, batch)) {
-        rows.push_back({m->model, m->method, apart ? speed_place(*speed) : ""});
-        for (const auto& [key, format, unit] :
-             {std::tuple("tokens_per_second", "{:.0f}", ""),
-              std::tuple("tokens_per_second_with_prefill", "{:.0f}", ""),
-              std::tuple("speed_up", "{:.2f}", "×")}) {
-          rows.back().push_back(shown(json_number(*speed, key), format) +
-                                (std::isfinite(json_number(*speed, key)) ? unit : ""));
-          rows.back().push_back(interval_text(*speed, key, format));
-        }
-      }
-    }
-    text += fmt::format("Speed at batch {:.0f}:\n\n{}\n", batch, markdown_table(rows, 2));
+// Returns a table of interleaved measurements; empty without any.
+std::string speed_table(const TaskGroup& group) {
+  const std::vector<double> batches = speed_batches(figures_of(group));
+  TableCells rows = {{"model", "method"}};
+  for (const double batch : batches) {
+    rows[0].insert(rows[0].end(), {fmt::format("batch {:.0f} on", batch),
+                                   fmt::format("tokens/s, batch {:.0f}", batch),
+                                   fmt::format("over AR, batch {:.0f}", batch)});
   }
-  return text.empty() ? text : text + fastest_lines(group) + speed_remarks(figures_of(group));
+  for (const Measured* m : group.rows) {
+    std::vector<std::string> row = {m->model, m->method};
+    for (const double batch : batches) {
+      const ReportJson* const speed = speed_at(*m->figures, batch);
+      // Only if values differ.
+      const bool apart = speed_places(figures_of(group), batch).size() > 1;
+      row.push_back(apart && speed != nullptr ? speed_place(*speed) : "");
+      row.push_back(speed == nullptr ? "–"
+                                     : shown(json_number(*speed, "tokens_per_second"), "{:.0f}"));
+      row.push_back(with_interval(speed, "speed_up", "{:.2f}", "×"));
+    }
+    rows.push_back(std::move(row));
+  }
+  return batches.empty() ? std::string()
+                         : fmt::format("Speed by the clock, without prefill:\n\n{}\n{}{}",
+                                       markdown_table(rows, 2), fastest_lines(group),
+                                       speed_remarks(figures_of(group)));
 }
 
 // The heading states the sampling.
@@ -285,8 +291,8 @@ void write_ablation(ReportWriter& report, const std::vector<Measured>& all) {
         "directory (`jforge evaluate --model … --out` this directory)");
     return;
   }
-  TableCells rows = {{"task", "model", "method", "problems", "accuracy", "95 % interval", "TPF",
-                      "95 % interval", "forwards/token", "over its AR, batch 1"}};
+  TableCells rows = {{"task", "model", "method", "problems", "accuracy", "TPF", "forwards/token",
+                      "over its AR, batch 1"}};
   std::set<std::string> seen;
   for (const Measured& m : all) {
     const Measured* best = fastest(all, m.model, m.task);
@@ -294,9 +300,7 @@ void write_ablation(ReportWriter& report, const std::vector<Measured>& all) {
       continue;
     }
     rows.push_back({m.task, m.model, best->method, shown(best->number("n"), "{:.0f}"),
-                    shown(100 * best->number("accuracy"), "{:.1f} %"),
-                    accuracy_interval(*best->figures), shown(best->number("tpf"), "{:.2f}"),
-                    interval_text(*best->figures, "tpf", "{:.2f}"),
+                    with_accuracy(*best->figures), with_interval(best->figures, "tpf", "{:.2f}"),
                     shown(1 / best->number("tpf"), "{:.2f}"),
                     with_interval(speed_at(*best->figures, 1), "speed_up", "{:.2f}", "×")});
   }
@@ -346,17 +350,17 @@ std::string write_evaluation_section(ReportWriter& report, const ReportJson& sum
   std::string tables;
   for (const TaskGroup& group : groups) {
     tables +=
-        fmt::format("### {}\n\n{}\n{}", group.heading, accuracy_table(group), speed_tables(group));
+        fmt::format("### {}\n\n{}\n{}", group.heading, accuracy_table(group), speed_table(group));
   }
   report.text +=
       "## Accuracy and speed\n\n" + tables +
       "TPF = (tokens − 1) / forward passes after the prefill, which gives the first token, over "
       "all problems; AR has exactly 1. Mean TPF is the mean over answers, as the paper's authors "
-      "report it. Intervals are 95 %: Wilson's score interval of the "
-      "accuracy, the bootstrap over problems of TPF, Student's t over the repeats of speeds. "
-      "Speeds come from "
-      "interleaved repeats (AR, method, AR, method, …), each over the next few problems, without "
-      "prefill and with it; with several ranks they are those of one rank beside the others.\n\n" +
+      "report it. Intervals, in brackets, are 95 %: Wilson's score interval of the accuracy, the "
+      "bootstrap over problems of TPF, Student's t over the repeats of speeds. Speeds come from "
+      "interleaved repeats (AR, method, AR, method, …), each over the next few problems; with "
+      "several ranks they are those of one rank beside the others. `evaluation/results.csv` has "
+      "those with prefill too.\n\n" +
       comparison_warnings(all) + rules_table(all);
   const bool only_reference =
       std::ranges::all_of(all, [](const auto& m) { return m.method == kReferenceMethod; });

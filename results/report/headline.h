@@ -6,9 +6,10 @@
 
 namespace jforge {
 
-/// Returns one sentence per task of evaluation/summary.json: the result of model "final", or of the
-/// only one, by the method with the highest TPF, compared with "base", and its speed at the
-/// smallest batch, if known. Empty without such a method.
+/// Returns two sentences per task of evaluation/summary.json, what was gained and what it cost:
+/// figures of model "final", or of the only one, compared with "base", by the method that is the
+/// fastest at the smallest batch or, without speeds, has the highest TPF. Empty without such a
+/// method.
 [[nodiscard]] std::string headline(const ReportJson& summary);
 
 }  // namespace jforge

@@ -64,7 +64,8 @@ ReportTables write_measurements(ReportWriter& report) {
   ReportTables tables;
   if (const auto summary = read_json_object(report.directory / "evaluation" / "summary.json")) {
     if (const std::string first = headline(*summary); !first.empty()) {
-      report.text += first + "\n\n";
+      tables.headline = first + "\n\n";
+      report.text += tables.headline;
     }
     tables.evaluation = write_evaluation_section(report, *summary);
   }

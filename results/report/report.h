@@ -7,6 +7,7 @@ namespace jforge {
 
 /// Main tables as plain text; empty if absent.
 struct ReportTables {
+  std::string headline;    ///< A paragraph, or empty.
   std::string evaluation;  ///< By model, task and method.
   std::string sweep;       ///< By setting.
 };
