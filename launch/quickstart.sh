@@ -48,3 +48,4 @@ printf '\n%s\n\n' "$question"
 "$build/launch/jforge" decode --model "$run/model" --device "$device" --prompt "$question" --compare \
   --compare-svg "$run/comparison.svg"
 echo "The same, moving: $run/comparison.svg"
+echo "Next: train your own model (README.md) or serve this one elsewhere (launch/models/SERVING.md)"

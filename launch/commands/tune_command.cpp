@@ -17,7 +17,7 @@ namespace jforge {
 
 namespace {
 
-/// Of prompts, which unlike tasks have no length of their own.
+/// Prompts, unlike tasks, have no length of their own.
 constexpr std::int64_t kNewTokens = 256;
 
 /// Returns requests for up to `count` of the prompts that training would take, evenly over them.
@@ -87,7 +87,7 @@ ExitCode tune_command(const TuneOptions& options, const MpiSession& session) {
                                 .repeats = config.speed_repeats};
   std::vector<DecodingMethod> candidates =
       tuning_candidates(config.methods, config.decoding, job.run.seed);
-  if (candidates.empty()) {
+  if (candidates.size() < 2) {
     throw ConfigError("--methods: none of them drafts, so that there is nothing to tune");
   }
   std::optional<Tuning> tuning;

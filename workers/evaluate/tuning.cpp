@@ -32,8 +32,8 @@ using Json = nlohmann::ordered_json;
 /// Raise if another choice would be made.
 constexpr int kTuningVersion = 1;
 constexpr std::int64_t kBlockSizes[] = {2, 4, 8, 16, 32, 64};
-/// Of each method, so many of the fastest are measured repeatedly, if they have this share of the
-/// best speed of the first pass.
+/// At most so many candidates of a method are measured repeatedly, each with this share of the
+/// speed of the fastest in the first pass.
 constexpr std::size_t kMostFinalists = 3;
 constexpr double kFinalistSpeed = 0.8;
 
@@ -119,8 +119,7 @@ class Tuner {
       : model_(model), context_(context), requests_(requests), settings_(settings) {
     const PhaseClock::Reading caller = context.clock.read();
     deadline_seconds_ = caller.deadline_seconds;
-    per_pass_ = std::min(std::ssize(requests),
-                         std::int64_t{std::max(settings.problems, settings.batch_prompts)});
+    per_pass_ = std::max(settings.problems, settings.batch_prompts);
     for (DecodingMethod& method : candidates) {
       add(std::move(method));
     }
@@ -336,6 +335,7 @@ std::vector<DecodingMethod> block_size_candidates(std::span<const std::string> m
                                                   const DecodingSettings& fixed,
                                                   std::uint64_t seed) {
   std::vector<DecodingMethod> candidates;
+  candidates.push_back(make_decoding_method(kBaselineMethod, fixed, seed));
   for (const std::string& name : methods) {
     for (const std::int64_t block_size : kBlockSizes) {
       if (has_key(name, "block_size")) {
@@ -350,11 +350,11 @@ std::vector<DecodingMethod> tuning_candidates(std::span<const std::string> metho
                                               const DecodingSettings& fixed, std::uint64_t seed) {
   std::vector<DecodingMethod> candidates;
   for (const DecodingMethod& plain : block_size_candidates(methods, fixed, seed)) {
-    const std::int64_t block_size = plain.settings.at("block_size").get<std::int64_t>();
     if (!has_key(plain.name, "blocks")) {
       candidates.push_back(plain);
       continue;
     }
+    const std::int64_t block_size = plain.settings.at("block_size").get<std::int64_t>();
     // One block that is verified alone is Jacobi decoding with the shrinking window.
     for (const auto& [blocks, verified] : {std::pair(2, 1), std::pair(1, 4), std::pair(2, 4)}) {
       candidates.push_back(variant(plain.name, fixed,
@@ -372,8 +372,6 @@ std::optional<Tuning> tune_decoding(const ModelUnderTest& model, const Evaluatio
                                     std::vector<DecodingMethod> candidates,
                                     const TuningSettings& settings) {
   const PhaseClock::Reading caller = context.clock.read();
-  candidates.insert(candidates.begin(),
-                    make_decoding_method(kBaselineMethod, default_decoding_settings(), 0));
   Tuner tuner(model, context, requests, std::move(candidates), settings);
   std::optional<Tuning> tuning = tuner.run();
   context.clock.enter(caller.phase, caller.deadline_seconds);
@@ -403,7 +401,7 @@ std::optional<std::map<std::string, std::int32_t>> tuned_block_sizes(
     const std::filesystem::path& model_directory) {
   const std::vector<DecodingMethod> candidates =
       block_size_candidates(config.methods, config.decoding, context.seed);
-  if (candidates.empty()) {
+  if (candidates.size() < 2) {
     return std::map<std::string, std::int32_t>();
   }
   const TuningSettings settings{.problems = std::max(config.speed_problems, 1),

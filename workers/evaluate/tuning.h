@@ -33,7 +33,7 @@ struct TunedCandidate {
   double pass_cost = 0;           ///< Mean time of a forward, in those of AR.
   double tokens_per_second = 0;   ///< Of one rank, while all decode; without prefill.
   double speed_up = 1;            ///< Over AR.
-  /// Of speed_up; only of those that were measured repeatedly.
+  /// That of speed_up, if it was measured repeatedly.
   std::optional<SpeedInterval> interval;
 };
 
@@ -48,19 +48,19 @@ struct Tuning {
   [[nodiscard]] const TunedCandidate& choice() const;
 };
 
-/// Returns the methods at each of the block sizes 2, 4, …, 64, those of several blocks also with
-/// one or two blocks and one or four drafts verified at once. Labels name what varies. Leaves out
-/// methods that do not draft.
+/// Returns AR, then the methods at each of the block sizes 2, 4, …, 64, those of several blocks
+/// also with one or two blocks and one or four drafts verified at once. Labels name what varies.
+/// Leaves out methods that do not draft.
 [[nodiscard]] std::vector<DecodingMethod> tuning_candidates(std::span<const std::string> methods,
                                                             const DecodingSettings& fixed,
                                                             std::uint64_t seed);
-/// The same with block sizes alone.
+/// The same, but varies block sizes alone.
 [[nodiscard]] std::vector<DecodingMethod> block_size_candidates(
     std::span<const std::string> methods, const DecodingSettings& fixed, std::uint64_t seed);
 
-/// Collective. All ranks decode the same requests at the same time. Leaves candidates out that the
-/// model lacks positions for. Nothing if a stop was requested. Throws DataError if no candidate
-/// fits.
+/// Collective. All ranks decode the same requests at the same time. `candidates` begin with AR.
+/// Leaves candidates out that the model lacks positions for. Nothing if a stop was requested.
+/// Throws DataError if no candidate fits.
 [[nodiscard]] std::optional<Tuning> tune_decoding(const ModelUnderTest& model,
                                                   const EvaluationContext& context,
                                                   std::span<const DecodeRequest> requests,

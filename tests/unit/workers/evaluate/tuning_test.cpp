@@ -48,20 +48,22 @@ std::vector<std::string> labels(const std::vector<DecodingMethod>& methods) {
 
 TEST(Tuning, CandidatesAreBlockSizesOfTheMethodsThatDraft) {
   const std::vector<std::string> methods = {"ar", "jacobi"};
-  const DecodingSettings fixed = default_decoding_settings();
+  DecodingSettings fixed = default_decoding_settings();
+  fixed["temperature"] = 0.5;
   const std::vector<DecodingMethod> found = block_size_candidates(methods, fixed, 7);
   EXPECT_THAT(labels(found),
-              ElementsAre("jacobi.block_size=2", "jacobi.block_size=4", "jacobi.block_size=8",
+              ElementsAre("ar", "jacobi.block_size=2", "jacobi.block_size=4", "jacobi.block_size=8",
                           "jacobi.block_size=16", "jacobi.block_size=32", "jacobi.block_size=64"));
-  EXPECT_EQ(found[1].settings.at("block_size"), 4);
-  EXPECT_EQ(found[1].settings.at("seed"), 7);
+  EXPECT_EQ(found[2].settings.at("block_size"), 4);
+  EXPECT_EQ(found[2].settings.at("seed"), 7);
+  EXPECT_EQ(found[0].sampling.temperature, 0.5F) << "AR is sampled, too";
   EXPECT_EQ(labels(tuning_candidates(methods, fixed, 7)), labels(found));
   const std::vector<std::string> several = {"mr"};
   const std::vector<DecodingMethod> blocks = tuning_candidates(several, fixed, 7);
-  ASSERT_EQ(blocks.size(), 18);
-  EXPECT_EQ(blocks[4].label, "mr.block_size=4.blocks=1.verification_size=4");
-  EXPECT_EQ(blocks[4].settings.at("blocks"), 1);
-  EXPECT_EQ(blocks[4].settings.at("verification_size"), 4);
+  ASSERT_EQ(blocks.size(), 19);
+  EXPECT_EQ(blocks[5].label, "mr.block_size=4.blocks=1.verification_size=4");
+  EXPECT_EQ(blocks[5].settings.at("blocks"), 1);
+  EXPECT_EQ(blocks[5].settings.at("verification_size"), 4);
 }
 
 TEST(Tuning, ChoosesTheFastestOfTheRepeatedAndArUnlessItIsFasterForSure) {
