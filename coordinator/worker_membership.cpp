@@ -13,6 +13,7 @@ WorkerMembership::WorkerMembership(int ranks, double limit_seconds, double now_s
 
 void WorkerMembership::heard(Rank rank, const Heartbeat& heartbeat, double now_seconds) {
   Member& member = members_.at(static_cast<std::size_t>(rank));
+  progress_ += heartbeat.progress - member.last.progress;
   member.last = heartbeat;
   member.heard_seconds = now_seconds;
 }
@@ -31,14 +32,6 @@ std::pair<std::int64_t, std::int64_t> WorkerMembership::made() const {
   for (const Member& member : members_) {
     sum.first += member.last.tokens;
     sum.second += member.last.forwards;
-  }
-  return sum;
-}
-
-std::uint64_t WorkerMembership::progress() const {
-  std::uint64_t sum = 0;
-  for (const Member& member : members_) {
-    sum += member.last.progress;
   }
   return sum;
 }

@@ -21,7 +21,7 @@ class WorkerMembership {
   /// Returns the ranks' tokens and forwards in their present phases.
   [[nodiscard]] std::pair<std::int64_t, std::int64_t> made() const;
   /// Sum of the ranks' progress counters; grows while any rank works.
-  [[nodiscard]] std::uint64_t progress() const;
+  [[nodiscard]] std::uint64_t progress() const noexcept { return progress_; }
   /// Returns whether `rank` progressed since the previous call.
   [[nodiscard]] bool progressed(Rank rank);
   /// One line per rank, for the log before an abort.
@@ -34,6 +34,7 @@ class WorkerMembership {
     std::uint64_t progress_seen = 0;
   };
   std::vector<Member> members_;
+  std::uint64_t progress_ = 0;
   double limit_seconds_;
 };
 

@@ -39,6 +39,9 @@ TEST(WorkerMembership, SumsWhatTheRanksHaveDone) {
   membership.heard(0, beat, 1);
   membership.heard(2, beat, 1);
   EXPECT_EQ(membership.progress(), 10U);
+  beat.progress = 3;
+  membership.heard(2, beat, 2);
+  EXPECT_EQ(membership.progress(), 8U) << "a rank's last heartbeat counts, also a smaller one";
   EXPECT_EQ(membership.made(), (std::pair<std::int64_t, std::int64_t>{128, 40}));
 }
 
