@@ -37,8 +37,9 @@ void load_hf_weights(const Communicator& comm, const std::filesystem::path& mode
 class HfTensors {
  public:
   /// Requires: `table` outlives this object. Throws as load_hf_weights(), in part from read().
+  /// `check_files`: compares them with checksums.json, if there is one.
   HfTensors(const std::filesystem::path& model_directory, const TransformerConfig& config,
-            const ParameterTable& table);
+            const ParameterTable& table, bool check_files = true);
   ~HfTensors();
   HfTensors(const HfTensors&) = delete;
   HfTensors& operator=(const HfTensors&) = delete;
@@ -50,6 +51,21 @@ class HfTensors {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+/// A model directory whose weights are read on demand.
+struct HfModel {
+  explicit HfModel(const std::filesystem::path& directory, bool check_files = true);
+  HfModel(const HfModel&) = delete;
+  HfModel& operator=(const HfModel&) = delete;
+  ~HfModel() = default;
+
+  TransformerConfig config;
+  ParameterTable table;
+  HfTensors tensors;
+};
+/// Collective. Every rank maps the files; rank 0 alone compares them with their checksums.
+[[nodiscard]] std::unique_ptr<HfModel> open_hf_model(const Communicator& comm,
+                                                     const std::filesystem::path& directory);
 
 /// Reads only the file headers; false without weight files. Throws DataError if damaged.
 [[nodiscard]] bool hf_matrices_are_bfloat16(const std::filesystem::path& model_directory);

@@ -101,9 +101,12 @@ WeightFiles open_weights(const fs::path& directory) {
 /// Checks the weight files against a table before any value is read.
 class HfWeights {
  public:
-  HfWeights(const fs::path& directory, const TransformerConfig& config, const ParameterTable& table)
+  HfWeights(const fs::path& directory, const TransformerConfig& config, const ParameterTable& table,
+            bool check_files = true)
       : directory_(directory), table_(table) {
-    static_cast<void>(check_checksums(directory));
+    if (check_files) {
+      static_cast<void>(check_checksums(directory));
+    }
     weights_ = open_weights(directory);
     std::set<std::string_view> known;
     for (const ParameterEntry& entry : table.entries()) {
@@ -188,8 +191,8 @@ struct HfTensors::State {
 };
 
 HfTensors::HfTensors(const fs::path& model_directory, const TransformerConfig& config,
-                     const ParameterTable& table)
-    : state_(new State{HfWeights(model_directory, config, table), {}}) {}
+                     const ParameterTable& table, bool check_files)
+    : state_(new State{HfWeights(model_directory, config, table, check_files), {}}) {}
 
 HfTensors::~HfTensors() = default;
 
@@ -201,6 +204,17 @@ ConstTensorView HfTensors::read(const ParameterEntry& entry) {
   state_->values.resize(static_cast<std::size_t>(entry.shape.elements()));
   state_->weights.read(entry, state_->values);
   return {state_->values.data(), entry.shape};
+}
+
+HfModel::HfModel(const fs::path& directory, bool check_files)
+    : config(read_hf_config(directory)),
+      table(config, 1),
+      tensors(directory, config, table, check_files) {}
+
+std::unique_ptr<HfModel> open_hf_model(const Communicator& comm, const fs::path& directory) {
+  std::unique_ptr<HfModel> model;
+  together(comm, [&] { model = std::make_unique<HfModel>(directory, comm.rank() == 0); });
+  return model;
 }
 
 void load_hf_weights(const fs::path& model_directory, const TransformerConfig& config,

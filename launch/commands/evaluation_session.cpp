@@ -52,19 +52,18 @@ bool EvaluationSession::load_model() {
   clock_.enter("load the model");
   together(comm_, [&] {
     expect_model_name(name_);
-    model_ = std::make_unique<ModelState>(model_directory_, 1, account_);
-    expect_attention(kernels_->device(), model_->config());
+    const TransformerConfig config = read_hf_config(model_directory_);
+    expect_attention(kernels_->device(), config);
     if (root()) {
-      expect_tokenizer_fits(model_directory_, BytePairTokenizer::load(model_directory_),
-                            model_->config());
+      expect_tokenizer_fits(model_directory_, BytePairTokenizer::load(model_directory_), config);
       // Before a directory is made. The baseline needs the fewest positions; programs may have run.
       EvaluateConfig planned = config_.evaluate;
       planned.methods = {std::string(kBaselineMethod)};
-      expect_evaluable(planned, model_->config(), model_directory_,
-                       config_.prompts.template_options(), /*programs=*/false);
+      expect_evaluable(planned, config, model_directory_, config_.prompts.template_options(),
+                       /*programs=*/false);
     }
   });
-  model_->load_hf(comm_, model_directory_);
+  model_ = open_hf_model(comm_, model_directory_);
   clock_.enter("take the output directory");
   const bool stop = agree(comm_, stop_requested(), [&] {
     if (root() && !out_.empty()) {
@@ -79,18 +78,20 @@ bool EvaluationSession::load_model() {
 }
 
 ModelUnderTest EvaluationSession::model() const {
-  return {name_,
-          model_->config(),
-          model_->table(),
-          model_->weights(),
-          model_directory_,
-          config_.model.decode_weights};
+  return {
+      name_,
+      model_->config,
+      model_->table,
+      [files = model_.get()](const ParameterEntry& entry) { return files->tensors.read(entry); },
+      model_directory_,
+      config_.model.decode_weights};
 }
 
 EvaluationContext EvaluationSession::context() {
   return {.comm = comm_,
           .kernels = *kernels_,
           .clock = clock_,
+          .account = account_,
           .seed = config_.run.seed,
           .chat_template = config_.prompts.template_options(),
           .on_progress =

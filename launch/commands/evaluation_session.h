@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoints/hf_model.h"
 #include "coordinator/control_plane.h"
 #include "coordinator/run_lock.h"
 #include "launch/commands/progress_display.h"
@@ -17,7 +18,6 @@
 #include "runtime/error.h"
 #include "workers/evaluate/evaluator.h"
 #include "workers/job_config.h"
-#include "workers/model_state.h"
 
 namespace jforge {
 
@@ -68,7 +68,7 @@ class EvaluationSession {
   std::unique_ptr<KernelSet> kernels_;
   std::optional<RunLock> lock_;  ///< On out_; rank 0 only.
   MemoryAccount account_{"evaluation"};
-  std::unique_ptr<ModelState> model_;
+  std::unique_ptr<HfModel> model_;
   ProgressDisplay display_;
 };
 

@@ -5,10 +5,7 @@
 namespace jforge {
 
 LoadedModel::LoadedModel(const std::filesystem::path& directory, DeviceChoice device)
-    : config(read_hf_config(directory)),
-      table(config, 1),
-      tensors(directory, config, table),
-      kernels(make_kernel_set(device, 0)) {}
+    : HfModel(directory), kernels(make_kernel_set(device, 0)) {}
 
 Buffer LoadedModel::flat_weights() {
   Buffer weights(storage_bytes(table.flat_size(), DType::float32), account);

@@ -13,12 +13,9 @@
 
 namespace jforge {
 
-struct LoadedModel {
+struct LoadedModel : HfModel {
   /// Throws DataError for unknown families or bad files, EnvironmentError for a missing device.
   LoadedModel(const std::filesystem::path& directory, DeviceChoice device);
-  LoadedModel(const LoadedModel&) = delete;
-  LoadedModel& operator=(const LoadedModel&) = delete;
-  ~LoadedModel() = default;
 
   /// Returns a decoder of `slots` sequences of `capacity` positions and `branch_rows` draft rows.
   [[nodiscard]] std::unique_ptr<InferenceTransformer> inference(
@@ -29,9 +26,6 @@ struct LoadedModel {
   [[nodiscard]] Buffer flat_weights();
 
   MemoryAccount account{"model"};
-  TransformerConfig config;
-  ParameterTable table;
-  HfTensors tensors;
   std::unique_ptr<KernelSet> kernels;
 };
 

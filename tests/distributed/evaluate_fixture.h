@@ -106,6 +106,7 @@ class EvaluateTest : public ::testing::Test {
     return {.comm = test_world(),
             .kernels = *kernels_,
             .clock = clock_,
+            .account = account_,
             .seed = 42,
             .chat_template = {.force_chatml = chatml},
             .on_progress = [this](const EvaluationProgress& progress) {
@@ -203,6 +204,7 @@ class EvaluateTest : public ::testing::Test {
   RandomModel model_;
   std::unique_ptr<KernelSet> kernels_ = make_cpu_kernel_set();
   PhaseClock clock_;
+  MemoryAccount account_{"evaluation"};
   std::int64_t samples_ = 0;
   EvaluationProgress last_;
   std::function<void()> after_sample_;

@@ -221,7 +221,7 @@ TEST_F(EvaluateTest, ModelsShareTheSummary) {
   const Json base = figures("out", "jacobi");
   const RandomModel other(6);
   ASSERT_TRUE(evaluate_model(config_, other.under_test("final", path_ / "model"),
-                             {test_world(), *kernels_, clock_, 42, true}, path_ / "out"));
+                             {test_world(), *kernels_, clock_, account_, 42, true}, path_ / "out"));
   test_world().barrier();
   EXPECT_EQ(figures("out", "jacobi"), base);
   EXPECT_NE(figures("out", "jacobi", "final").at("settings"), base.at("settings"));
@@ -289,6 +289,7 @@ TEST_F(EvaluateTest, TheClockShowsPhasesAndIsGivenBack) {
                              {test_world(),
                               *kernels_,
                               clock_,
+                              account_,
                               42,
                               {.force_chatml = true},
                               [&](const EvaluationProgress&) {

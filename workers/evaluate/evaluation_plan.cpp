@@ -104,8 +104,18 @@ void take_plans(const std::string& text, std::vector<MethodRun>& runs) {
 
 std::string hash_of_weights(const ModelUnderTest& model) {
   std::uint64_t hash = 0;
+  std::vector<float> widened;
   for (const ParameterEntry& entry : model.table.entries()) {
-    const auto values = model.table.tensor(model.weights, entry.name).span<float>();
+    const ConstTensorView stored = model.read(entry);
+    std::span<const float> values;
+    if (stored.dtype() == DType::float32) {
+      values = stored.span<float>();
+    } else {
+      const auto rounded = stored.span<BFloat16>();
+      widened.resize(rounded.size());
+      std::ranges::transform(rounded, widened.begin(), to_float);
+      values = widened;
+    }
     hash = hash64(std::as_bytes(values), hash64(entry.name, hash));
   }
   return hash_hex(hash);
@@ -267,7 +277,7 @@ std::unique_ptr<InferenceTransformer> EvaluationPlan::make_transformer(KernelSet
     most = std::max(most, batch.most());
   }
   return std::make_unique<InferenceTransformer>(
-      model_.config, model_.table, model_.weights, kernels, account,
+      model_.config, model_.table, model_.read, kernels, account,
       InferenceTransformer::Options{.num_slots = slots,
                                     .slot_capacity = static_cast<std::int32_t>(capacity_),
                                     .branch_rows = static_cast<std::int32_t>(branch_rows_),

@@ -27,7 +27,7 @@ void expect_evaluable(const EvaluateConfig& config, const TransformerConfig& mod
                       const std::filesystem::path& model_directory,
                       const ChatTemplateOptions& chat_template, bool programs);
 
-/// Hex hash over names and values of all parameters.
+/// Hex hash over names and float32 values of all parameters.
 [[nodiscard]] std::string hash_of_weights(const ModelUnderTest& model);
 
 /// Equal on every rank. Runs refer to methods and problem sets held here.

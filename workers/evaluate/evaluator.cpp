@@ -66,9 +66,8 @@ bool evaluate(const EvaluateConfig& config, std::vector<DecodingMethod> methods,
   if (plan->find_open_work(context.comm, store, context.refuse_other_weights)) {
     return false;
   }
-  MemoryAccount account("evaluation");
   {
-    SampleDecoding decoding(config, *plan, context, account);
+    SampleDecoding decoding(config, *plan, context, context.account);
     if (!decoding.run() || !merge(*plan, decoding, store, context.comm)) {
       return false;
     }
@@ -81,7 +80,7 @@ bool evaluate(const EvaluateConfig& config, std::vector<DecodingMethod> methods,
   if (stopped) {
     return false;
   }
-  SpeedMeasurement speed(config, *plan, context, account);
+  SpeedMeasurement speed(config, *plan, context, context.account);
   for (const auto& task : plan->runs_by_task()) {
     const bool measured = speed.run(task, [&](const std::string& method, Json figures) {
       store.set_speed(task.front()->task(), method, std::move(figures));
@@ -91,7 +90,7 @@ bool evaluate(const EvaluateConfig& config, std::vector<DecodingMethod> methods,
     }
   }
   (void)on_root(context.comm, [&] { store.set_complete(); });
-  expect(account.live_bytes() == 0, "evaluation kept memory");
+  expect(context.account.live_bytes() == 0, "evaluation kept memory");
   return true;
 }
 

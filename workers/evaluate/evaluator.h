@@ -9,6 +9,7 @@
 #include "data/tokenizer/chat_template.h"
 #include "model/decoding/decoding_method.h"
 #include "model/kernels/kernel_set.h"
+#include "model/transformer/inference_transformer.h"
 #include "model/transformer/parameter_table.h"
 #include "model/transformer/transformer_config.h"
 #include "runtime/comm/hang_watchdog.h"
@@ -21,7 +22,7 @@ struct ModelUnderTest {
   std::string name;  ///< "base", "sft", "final": key in the summary.
   const TransformerConfig& config;
   const ParameterTable& table;
-  ConstTensorView weights;          ///< Flat float32.
+  ParameterReader read;
   std::filesystem::path directory;  ///< With tokenizer and template.
   WeightStorage decode_weights = WeightStorage::automatic;
 };
@@ -39,6 +40,7 @@ struct EvaluationContext {
   const Communicator& comm;
   KernelSet& kernels;
   PhaseClock& clock;
+  MemoryAccount& account;  ///< Charged with buffers while a call lasts.
   std::uint64_t seed = 0;
   ChatTemplateOptions chat_template = {};
   /// Called on every rank after every sample and at the end.

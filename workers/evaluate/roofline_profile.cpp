@@ -143,7 +143,7 @@ std::vector<RooflinePoint> profile_roofline(const ModelUnderTest& model, KernelS
   }
   MemoryAccount account("roofline");
   InferenceTransformer transformer(
-      model.config, model.table, model.weights, kernels, account,
+      model.config, model.table, model.read, kernels, account,
       {.num_slots = 1,
        .slot_capacity = static_cast<std::int32_t>(settings.positions()),
        .weights = model.decode_weights});

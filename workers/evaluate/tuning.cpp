@@ -196,7 +196,7 @@ class Tuner {
 
   void make_transformer() {
     transformer_ = std::make_unique<InferenceTransformer>(
-        model_.config, model_.table, model_.weights, context_.kernels, account_,
+        model_.config, model_.table, model_.read, context_.kernels, context_.account,
         InferenceTransformer::Options{.num_slots = settings_.batch_prompts,
                                       .slot_capacity = static_cast<std::int32_t>(capacity_),
                                       .branch_rows = static_cast<std::int32_t>(branch_rows_),
@@ -225,7 +225,6 @@ class Tuner {
   std::vector<DecodingMethod> methods_;
   std::int64_t capacity_ = 0;
   std::int64_t branch_rows_ = 0;
-  MemoryAccount account_{"tuning"};
   std::unique_ptr<InferenceTransformer> transformer_;
   std::vector<Passes> passes_;  ///< By method.
 };

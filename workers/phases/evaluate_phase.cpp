@@ -1,10 +1,9 @@
 #include "workers/phases/evaluate_phase.h"
 
-#include <optional>
+#include <memory>
 
-#include "runtime/comm/failure_agreement.h"
+#include "checkpoints/hf_model.h"
 #include "workers/evaluate/evaluator.h"
-#include "workers/model_state.h"
 
 namespace jforge {
 
@@ -15,20 +14,20 @@ bool run_evaluate_phase(const JobConfig& config, const WorkerServices& services,
   MemoryAccount account("evaluation");
   bool finished = false;
   {
-    std::optional<ModelState> state;
-    together(services.comm, [&] { state.emplace(directory, 1, account); });
-    state->load_hf(services.comm, directory);
-    finished = evaluate_model(config.evaluate,
-                              {model, state->config(), state->table(), state->weights(), directory,
-                               config.model.decode_weights},
-                              {.comm = services.comm,
-                               .kernels = services.kernels,
-                               .clock = services.clock,
-                               .seed = config.run.seed,
-                               .chat_template = config.prompts.template_options(),
-                               .on_progress = services.on_evaluation,
-                               .records_tuning = model != "base"},
-                              layout.evaluation());
+    const std::unique_ptr<HfModel> files = open_hf_model(services.comm, directory);
+    const auto read = [&](const ParameterEntry& entry) { return files->tensors.read(entry); };
+    finished = evaluate_model(
+        config.evaluate,
+        {model, files->config, files->table, read, directory, config.model.decode_weights},
+        {.comm = services.comm,
+         .kernels = services.kernels,
+         .clock = services.clock,
+         .account = account,
+         .seed = config.run.seed,
+         .chat_template = config.prompts.template_options(),
+         .on_progress = services.on_evaluation,
+         .records_tuning = model != "base"},
+        layout.evaluation());
   }
   services.end_phase(account);
   return finished;

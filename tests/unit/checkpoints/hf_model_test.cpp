@@ -375,6 +375,8 @@ TEST_F(HfModelTest, ExportIsUnderChecksumsThatLoadingCompares) {
   }
   EXPECT_GE(files, 8U);
   fs::remove(output / "tokenizer.json");
+  EXPECT_THAT(refusal([&] { HfModel checked(output); }), HasSubstr("tokenizer.json"));
+  EXPECT_EQ(refusal([&] { HfModel trusted(output, /*check_files=*/false); }), "nothing thrown");
   write(output / "notes.txt", "added later");
   EXPECT_THAT(refusal([&] { (void)check_checksums(output); }),
               AllOf(HasSubstr("tokenizer.json"), ::testing::Not(HasSubstr("notes.txt"))));

@@ -86,7 +86,10 @@ class RandomModel {
   [[nodiscard]] ConstTensorView weights() const { return {values_.data(), {table_.flat_size()}}; }
   [[nodiscard]] ModelUnderTest under_test(const std::string& name,
                                           const std::filesystem::path& directory) const {
-    return {name, config_, table_, weights(), directory};
+    const auto read = [this](const ParameterEntry& entry) {
+      return table_.tensor(weights(), entry.name);
+    };
+    return {name, config_, table_, read, directory};
   }
 
  private:
