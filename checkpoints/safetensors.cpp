@@ -388,6 +388,7 @@ void SafetensorsFile::read_float32(std::string_view name,
     case DType::int64:
     case DType::uint8:
     case DType::float64:
+    case DType::int8:
       break;
   }
   refuse_tensor(mapping_->path, name,

@@ -38,6 +38,14 @@ void expect_device(std::string_view name, DeviceChoice choice) {
   }
 }
 
+void expect_storage(WeightStorage storage, Device device) {
+  if (storage == WeightStorage::int8 && device == Device::cuda) {
+    throw ConfigError(
+        "model.decode_weights = \"int8\" is for the CPU alone: on CUDA use "
+        "\"bfloat16_arithmetic\", or compute on the CPU (model.device or --device)");
+  }
+}
+
 std::string describe_device(Device device, int local_rank) {
   if (device == Device::cpu) {
     return "CPU";

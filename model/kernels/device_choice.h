@@ -18,6 +18,9 @@ enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 /// Throws EnvironmentError, naming the setting, if the device does not exist.
 void expect_device(std::string_view name, DeviceChoice choice);
 
+/// Throws ConfigError if kernels of `device` do not hold decoding weights so.
+void expect_storage(WeightStorage storage, Device device);
+
 /// Returns "CPU" or, say, "CUDA device 0 (NVIDIA H200)". Throws EnvironmentError if missing.
 [[nodiscard]] std::string describe_device(Device device, int local_rank);
 

@@ -16,12 +16,12 @@
 /// float32. inverse_rms, log_sum_exp and parameter gradients are float32. Row-wise functions and
 /// attention (except on tensor cores) have the bits of the float32 function, rounded.
 ///
-/// bfloat16 products on the CPU add pairs of steps in ascending order, the odd step of a pair
-/// first, by FMA: a sum over K is within (K + 1) · 2⁻²⁴ · Σ|aᵢbᵢ| of the exact one. It depends
-/// neither on the number of threads nor on the instruction set, except that AVX-512 BF16 flushes
-/// denormals to 0. On CUDA they are cuBLASLt's: float32 sums, rounded once. CUDA's packed attention
-/// of bfloat16 with heads of 64 or 128 uses tensor cores and also rounds attention weights and
-/// their gradients: within 2⁻⁸ of Σ|weight · value| and of the result.
+/// bfloat16 products on the CPU add in one of two orders, of which a run keeps one
+/// (bfloat16_sums.h), and take denormals for 0: a sum over K is within (K + 1) · 2⁻²⁴ · Σ|aᵢbᵢ| of
+/// the exact one and depends neither on the number of threads nor on the instruction set. On CUDA
+/// they are cuBLASLt's: float32 sums, rounded once. CUDA's packed attention of bfloat16 with heads
+/// of 64 or 128 uses tensor cores and also rounds attention weights and their gradients: within 2⁻⁸
+/// of Σ|weight · value| and of the result.
 ///
 /// Batch invariance (ARCHITECTURE.md "Compute"): on CPU fp32 the bits of a row of a "decoding"
 /// function depend only on the row, its context and the weights. On CUDA this holds within one
@@ -34,6 +34,7 @@
 /// the device until result_sums.h or read_tokens() reads them. So no function of a step reads or
 /// returns a host value, and the device's queue never runs dry.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -50,18 +51,33 @@
 
 namespace jforge {
 
-/// How decoding weights are stored. All but bfloat16_arithmetic compute in float32. With rounded
-/// weights a device's key/value cache is bfloat16 too (cache_type()).
+/// How decoding weights are stored. Those before bfloat16_arithmetic compute in float32. With
+/// rounded weights a device's key/value cache is bfloat16 too (cache_type()).
 enum class WeightStorage : std::uint8_t {
   automatic,  ///< bfloat16 if that is exact for every element, else float32.
   float32,
   bfloat16,  ///< Rounds to nearest even (to_bfloat16).
   /// Also rounds the multiplied rows: bfloat16 products with float32 sums, for large batches.
   bfloat16_arithmetic,
+  /// CPU only. Row n of a weight is whole numbers in −127 … 127, w / s to nearest even, with its
+  /// scale s = max|w| / 127; a multiplied row has max|x| / 32512, so only the weights' rounding is
+  /// felt. y = (float(Σ wx) · s_x) · s_w + bias with an exact sum: the same bits on every
+  /// instruction set. A row whose scale is no normal number counts as 0, and one of x with NaN or
+  /// infinity gives NaN.
+  int8,
 };
-[[nodiscard]] constexpr bool rounds(WeightStorage storage) noexcept {
-  return storage == WeightStorage::bfloat16 || storage == WeightStorage::bfloat16_arithmetic;
+/// Names of model.decode_weights, in order.
+inline constexpr const char* kWeightStorageTexts[] = {"auto", "float32", "bfloat16",
+                                                      "bfloat16_arithmetic", "int8"};
+[[nodiscard]] constexpr const char* name_of(WeightStorage storage) noexcept {
+  return kWeightStorageTexts[static_cast<std::size_t>(storage)];
 }
+[[nodiscard]] constexpr bool rounds(WeightStorage storage) noexcept {
+  return storage >= WeightStorage::bfloat16;
+}
+/// Longest row of an int8 weight: its sums with bytes, of at most 128 · 127 each, fit 32 bits.
+inline constexpr std::int64_t kMaxInt8Depth = 131072;
+static_assert(kMaxInt8Depth * 128 * 127 <= INT32_MAX);
 
 /// Element type of the key/value cache.
 [[nodiscard]] constexpr DType cache_type(WeightStorage storage, Device device) noexcept {
@@ -95,7 +111,7 @@ class PackedWeight {
   virtual ~PackedWeight() = default;
   [[nodiscard]] std::int64_t rows() const noexcept { return rows_; }        ///< N
   [[nodiscard]] std::int64_t columns() const noexcept { return columns_; }  ///< K
-  [[nodiscard]] DType dtype() const noexcept { return dtype_; }             ///< float32 or bfloat16
+  [[nodiscard]] DType dtype() const noexcept { return dtype_; }  ///< float32, bfloat16 or int8
 
  protected:
   PackedWeight(std::int64_t rows, std::int64_t columns, DType dtype)
@@ -281,7 +297,8 @@ class KernelSet {
                      const AdamWState& state, const AdamWHashes& hashes = {}) = 0;
 
   // Decoding: batch-invariant on CPU fp32
-  /// `weight` [N, K] is float32 or bfloat16 and may lie in host memory.
+  /// `weight` [N, K] is float32 or bfloat16 and may lie in host memory. For int8 throws
+  /// NumericalError if it holds NaN or infinity, ConfigError if K > kMaxInt8Depth.
   virtual std::unique_ptr<PackedWeight> pack_weight(ConstTensorView weight, WeightStorage storage,
                                                     MemoryAccount& account, ProductUse use) = 0;
   std::unique_ptr<PackedWeight> pack_weight(ConstTensorView weight, WeightStorage storage,
@@ -290,7 +307,7 @@ class KernelSet {
   }
   /// Projections of x [M, K], which a device takes together. Elements are accumulated over K in
   /// ascending order by FMA; with bfloat16_arithmetic as bfloat16 products on the CPU, by tensor
-  /// cores on CUDA, and x and y may be bfloat16 (y without a bias).
+  /// cores on CUDA, and x and y may be bfloat16 (y without a bias); with int8 as that says.
   virtual void invariant_linears(ConstTensorView x, std::span<const Projection> projections) = 0;
   void invariant_linear(ConstTensorView x, const PackedWeight& weight, ConstTensorView bias,
                         TensorView y) {

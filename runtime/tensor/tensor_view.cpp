@@ -18,6 +18,8 @@ std::string dtype_name(DType dtype) {
       return "uint8";
     case DType::float64:
       return "float64";
+    case DType::int8:
+      return "int8";
   }
   return "unknown";
 }

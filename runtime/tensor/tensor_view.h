@@ -25,7 +25,8 @@ enum class DType : std::uint8_t {
   int32 = 3,
   int64 = 4,
   uint8 = 5,
-  float64 = 6
+  float64 = 6,
+  int8 = 7
 };
 
 enum class Device : std::uint8_t { cpu = 0, cuda = 1 };
@@ -42,6 +43,7 @@ enum class Device : std::uint8_t { cpu = 0, cuda = 1 };
     case DType::float64:
       return 8;
     case DType::uint8:
+    case DType::int8:
       return 1;
   }
   return 0;

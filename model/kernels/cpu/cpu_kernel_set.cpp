@@ -102,13 +102,15 @@ bool amx_available() noexcept {
   // CPUID leaf 7, EDX; clang 14's __builtin_cpu_supports() does not know them.
   constexpr unsigned kBfloat16 = 1U << 22U;
   constexpr unsigned kTiles = 1U << 24U;
+  constexpr unsigned kInt8 = 1U << 25U;
   static const bool available = [] {
     unsigned a = 0;
     unsigned b = 0;
     unsigned c = 0;
     unsigned d = 0;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kBfloat16) != 0 &&
-           (d & kTiles) != 0 && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+    constexpr unsigned kAll = kBfloat16 | kTiles | kInt8;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kAll) == kAll &&
+           syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
   }();
   return available;
 }
@@ -125,7 +127,7 @@ bool instruction_set_available(InstructionSet set) noexcept {
              __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512bw") != 0;
     case InstructionSet::avx512_bf16:
       return instruction_set_available(InstructionSet::avx512) &&
-             __builtin_cpu_supports("avx512bf16") != 0;
+             __builtin_cpu_supports("avx512bf16") != 0 && __builtin_cpu_supports("avx512vnni") != 0;
     case InstructionSet::amx_bf16:
       return instruction_set_available(InstructionSet::avx512_bf16) && amx_available();
   }
@@ -150,6 +152,8 @@ Choice choice_of(InstructionSet set) {
     case InstructionSet::amx_bf16: {
       VectorKernels kernels = kAvx512Bf16Kernels;
       kernels.group_product = amx_group_product;
+      kernels.quantise = amx_quantise;
+      kernels.int8_product = amx_int8_product;
       return {kernels, "the processor lacks AMX: use the AVX-512 kernels"};
     }
   }

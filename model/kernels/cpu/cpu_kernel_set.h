@@ -12,8 +12,8 @@ namespace jforge {
 enum class InstructionSet : std::uint8_t {
   avx2,
   avx512,       ///< AVX-512 F, VL, DQ and BW.
-  avx512_bf16,  ///< And AVX-512 BF16.
-  amx_bf16,     ///< And AMX's tiles for bfloat16.
+  avx512_bf16,  ///< And AVX-512 BF16 and VNNI.
+  amx_bf16,     ///< And AMX's tiles for bfloat16 and int8.
 };
 
 [[nodiscard]] bool instruction_set_available(InstructionSet set) noexcept;

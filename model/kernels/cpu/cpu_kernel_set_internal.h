@@ -29,19 +29,34 @@ class Scratch {
   std::int64_t size_ = 0;
 };
 
-/// Panels of 16 columns, zero-padded: [N/16][K][16] float32 or [N/16][⌈K/2⌉][16][2] bfloat16.
+/// Panels of 16 columns, zero-padded: [N/16][K][16] float32, [N/16][⌈K/2⌉][16][2] bfloat16, or
+/// [N/16][⌈K/64⌉ · 16][16][4] int8 with a scale for each column.
 class PanelWeight final : public PackedWeight {
  public:
   PanelWeight(std::int64_t rows, std::int64_t columns, WeightStorage storage, DType dtype,
               MemoryAccount& account);
-  [[nodiscard]] bool rounds_input() const noexcept { return rounds_input_; }
+  /// Type of the rows that are multiplied: float32, bfloat16 or int8.
+  [[nodiscard]] DType input() const noexcept { return input_; }
   [[nodiscard]] std::int64_t num_panels() const { return (rows() + kLanes - 1) / kLanes; }
-  /// 32-bit words per panel: floats or pairs.
+  /// 32-bit words per panel: floats, pairs or fours.
   [[nodiscard]] std::int64_t panel_words() const {
-    return (dtype() == DType::float32 ? columns() : (columns() + 1) / 2) * kLanes;
+    const std::int64_t k = columns();
+    return kLanes * (dtype() == DType::float32    ? k
+                     : dtype() == DType::bfloat16 ? (k + 1) / 2
+                                                  : int8_depth() / 4);
+  }
+  [[nodiscard]] std::int64_t int8_depth() const {
+    return (columns() + kInt8Steps - 1) / kInt8Steps * kInt8Steps;
   }
   [[nodiscard]] float* floats(std::int64_t panel) const { return at<float>(panel); }
   [[nodiscard]] std::uint32_t* pairs(std::int64_t panel) const { return at<std::uint32_t>(panel); }
+  [[nodiscard]] std::int8_t* int8(std::int64_t panel) const {
+    return reinterpret_cast<std::int8_t*>(pairs(panel));
+  }
+  /// Of int8: sixteen scales.
+  [[nodiscard]] float* scales(std::int64_t panel) const {
+    return floats(num_panels()) + panel * kLanes;
+  }
 
  private:
   template <class Word>
@@ -50,17 +65,22 @@ class PanelWeight final : public PackedWeight {
   }
 
   Buffer storage_;
-  bool rounds_input_;
+  DType input_;
 };
 
-/// Rows [M, K] to multiply.
+/// Rows [M, K] to multiply: float32, bfloat16, or int8 (Int8Product::a).
 struct ProductInput {
-  const float* floats = nullptr;
-  const BFloat16* rounded = nullptr;  ///< If not null, used instead.
+  DType type = DType::float32;
+  const void* rows = nullptr;
+  std::int64_t row_bytes = 0;
+  const float* scales = nullptr;  ///< Of int8.
 
-  [[nodiscard]] ProductInput from(std::int64_t element) const {
-    return rounded != nullptr ? ProductInput{nullptr, rounded + element}
-                              : ProductInput{floats + element, nullptr};
+  [[nodiscard]] ProductInput from(std::int64_t row) const {
+    return {type, at<std::byte>(row), row_bytes, scales == nullptr ? nullptr : scales + row};
+  }
+  template <class Element>
+  [[nodiscard]] const Element* at(std::int64_t row) const {
+    return reinterpret_cast<const Element*>(static_cast<const std::byte*>(rows) + row * row_bytes);
   }
 };
 
@@ -265,6 +285,8 @@ class CpuKernelSet final : public KernelSet {
   template <class Element>
   void loss_chunk(LossChunk& chunk);
   void loss_terms(LossChunk& chunk, float* logits);
+  [[nodiscard]] std::unique_ptr<PackedWeight> pack_int8(const ConstTensorView& weight,
+                                                        MemoryAccount& account);
   /// A rounded result is valid until the next call.
   [[nodiscard]] ProductInput product_input(const ConstTensorView& x, const PanelWeight& panels);
   void project(const ConstTensorView& x, const ProductInput& input, const Projection& projection);

@@ -36,10 +36,10 @@ const PanelWeight& panels_of(const PackedWeight& weight) {
   return *panels;
 }
 
-/// About 256 KiB of weight, which stay cached for the next rows; twice that for bfloat16 products,
-/// whose rows take less time.
+/// About 256 KiB of weight, which stay cached for the next rows; twice that for rounded rows, which
+/// take less time.
 std::int64_t argmax_panels(const PanelWeight& head) {
-  const std::int64_t words = head.rounds_input() ? 131072 : 65536;
+  const std::int64_t words = head.input() == DType::float32 ? 65536 : 131072;
   return std::clamp<std::int64_t>(words / head.panel_words() / 4 * 4, 4, 32);
 }
 
@@ -104,25 +104,37 @@ void product_range(const VectorKernels& vector, BFloat16Sums sums, const Product
   if (rows <= 0 || columns <= 0) {
     return;
   }
+  const ProductInput a = x.from(range.row_begin);
+  if (a.type == DType::int8) {
+    vector.int8_product({.a = a.at<std::int8_t>(0),
+                         .a_scales = a.scales,
+                         .b = weight.int8(range.panel_begin),
+                         .b_scales = weight.scales(range.panel_begin),
+                         .c = y,
+                         .c_row = y_row,
+                         .rows = rows,
+                         .columns = columns,
+                         .depth = weight.int8_depth(),
+                         .bias = bias == nullptr ? nullptr : bias + column});
+    return;
+  }
   const bool pairs = weight.dtype() == DType::bfloat16;
   const auto words_at = [&](std::int64_t panel, std::int64_t depth) {
     return weight.pairs(panel) + (pairs ? depth / 2 : depth) * kLanes;
   };
   const void* const behind =
       more_panels && range.panel_end < weight.num_panels() ? words_at(range.panel_end, 0) : nullptr;
-  const bool groups = x.rounded != nullptr && sums == BFloat16Sums::groups;
+  const bool rounded = a.type == DType::bfloat16;
+  const bool groups = rounded && sums == BFloat16Sums::groups;
   const bool at_once = rows <= (groups ? kGroupRowsAtOnce : kRowsAtOnce);
-  const std::int64_t depth_block = at_once                ? k
-                                   : x.rounded != nullptr ? kPairDepthBlock
-                                                          : kDepthBlock;
+  const std::int64_t depth_block = at_once ? k : rounded ? kPairDepthBlock : kDepthBlock;
   for (std::int64_t begin = 0; begin < k; begin += depth_block) {
     const std::int64_t depth = std::min(depth_block, k - begin);
     const bool last = begin + depth == k;
-    const ProductInput a = x.from(range.row_begin * k + begin);
     const std::uint32_t* const b = words_at(range.panel_begin, begin);
     const float* const offsets = last && bias != nullptr ? bias + column : nullptr;
-    if (a.rounded != nullptr) {
-      vector.pair_product({.a = a.rounded,
+    if (rounded) {
+      vector.pair_product({.a = a.at<BFloat16>(0) + begin,
                            .a_row = k,
                            .b = reinterpret_cast<const BFloat16*>(b),
                            .b_panel = 2 * weight.panel_words(),
@@ -134,7 +146,7 @@ void product_range(const VectorKernels& vector, BFloat16Sums sums, const Product
                            .accumulate = begin > 0,
                            .bias = offsets});
     } else {
-      vector.tile_product({.a = a.floats,
+      vector.tile_product({.a = a.at<float>(0) + begin,
                            .a_row = k,
                            .a_depth = 1,
                            .b = pairs ? nullptr : reinterpret_cast<const float*>(b),
@@ -159,21 +171,68 @@ void product_range(const VectorKernels& vector, BFloat16Sums sums, const Product
 PanelWeight::PanelWeight(std::int64_t rows, std::int64_t columns, WeightStorage storage,
                          DType dtype, MemoryAccount& account)
     : PackedWeight(rows, columns, dtype),
-      storage_(static_cast<std::size_t>(num_panels() * panel_words()) * sizeof(std::uint32_t),
+      storage_(static_cast<std::size_t>(num_panels() *
+                                        (panel_words() + (dtype == DType::int8 ? kLanes : 0))) *
+                   sizeof(std::uint32_t),
                account),
-      rounds_input_(storage == WeightStorage::bfloat16_arithmetic) {}
+      input_(storage == WeightStorage::bfloat16_arithmetic || dtype == DType::int8
+                 ? dtype
+                 : DType::float32) {}
 
 ProductInput CpuKernelSet::product_input(const ConstTensorView& x, const PanelWeight& panels) {
-  if (!panels.rounds_input()) {
-    return {.floats = x.data<float>()};
-  }
   const std::int64_t m = x.dim(0);
   const std::int64_t k = x.dim(1);
   const float* const source = x.data<float>();
-  auto* const target = reinterpret_cast<BFloat16*>(rounded_input_.at_least((m * k + 1) / 2));
-  parallel_for(m * k > (1 << 16), m,
-               [&](std::int64_t row) { vector_.round(source + row * k, target + row * k, k); });
-  return {.rounded = target};
+  const DType type = panels.input();
+  const bool parallel = m * k > (1 << 16);
+  if (type == DType::float32) {
+    return {type, source, k * static_cast<std::int64_t>(sizeof(float))};
+  }
+  if (type == DType::bfloat16) {
+    auto* const target = reinterpret_cast<BFloat16*>(rounded_input_.at_least((m * k + 1) / 2));
+    parallel_for(parallel, m,
+                 [&](std::int64_t row) { vector_.round(source + row * k, target + row * k, k); });
+    return {type, target, k * static_cast<std::int64_t>(sizeof(BFloat16))};
+  }
+  const std::int64_t depth = panels.int8_depth();
+  float* const target = rounded_input_.at_least(m * (depth / 2 + 1));
+  float* const scales = target + m * depth / 2;
+  parallel_for(parallel, m, [&](std::int64_t row) {
+    scales[row] = vector_.quantise(source + row * k, k, depth, target + row * depth / 2);
+  });
+  return {type, target, 2 * depth, scales};
+}
+
+std::unique_ptr<PackedWeight> CpuKernelSet::pack_int8(const ConstTensorView& weight,
+                                                      MemoryAccount& account) {
+  const std::int64_t n = weight.dim(0);
+  const std::int64_t k = weight.dim(1);
+  const auto refuse = [&](const char* problem) {
+    return "model.decode_weights = \"int8\": a matrix of " + std::to_string(n) + " x " +
+           std::to_string(k) + problem;
+  };
+  if (k > kMaxInt8Depth) {
+    throw ConfigError(refuse(" has rows too long for exact sums; use \"bfloat16\""));
+  }
+  const bool narrow = weight.dtype() == DType::bfloat16;
+  if (narrow) {
+    reserve_threads(kLanes * k);
+  }
+  auto packed = std::make_unique<PanelWeight>(n, k, WeightStorage::int8, DType::int8, account);
+  std::atomic<bool> finite = true;
+  parallel_for(n * k > (1 << 18), packed->num_panels(), [&](std::int64_t panel) {
+    const std::int64_t begin = panel * kLanes;
+    const std::int64_t count = std::min(kLanes, n - begin);
+    float* const scratch = narrow ? thread_floats(kLanes * k) : nullptr;
+    if (!vector_.quantise_columns(floats_of(vector_, weight, begin * k, count * k, scratch), count,
+                                  k, packed->int8(panel), packed->scales(panel))) {
+      finite.store(false, std::memory_order_relaxed);
+    }
+  });
+  if (!finite.load()) {
+    throw NumericalError(refuse(" holds NaN or infinity; mend the model's weights"));
+  }
+  return packed;
 }
 
 std::unique_ptr<PackedWeight> CpuKernelSet::pack_weight(ConstTensorView weight,
@@ -185,6 +244,9 @@ std::unique_ptr<PackedWeight> CpuKernelSet::pack_weight(ConstTensorView weight,
   const std::int64_t n = weight.dim(0);
   const std::int64_t k = weight.dim(1);
   expect_floating(weight, "pack_weight weight");
+  if (storage == WeightStorage::int8) {
+    return pack_int8(weight, account);
+  }
   const bool narrow = weight.dtype() == DType::bfloat16;
   const bool parallel = n * k > (1 << 18);
   const bool pairs =
@@ -214,17 +276,13 @@ std::unique_ptr<PackedWeight> CpuKernelSet::pack_weight(ConstTensorView weight,
 }
 
 void CpuKernelSet::invariant_linears(ConstTensorView x, std::span<const Projection> projections) {
-  const BFloat16* rounded = nullptr;
+  ProductInput input;
   for (const Projection& projection : projections) {
     const PanelWeight& panels = panels_of(projection.weight);
-    if (!panels.rounds_input()) {
-      project(x, {.floats = x.data<float>()}, projection);
-      continue;
+    if (input.rows == nullptr || input.type != panels.input()) {
+      input = product_input(x, panels);
     }
-    if (rounded == nullptr) {
-      rounded = product_input(x, panels).rounded;
-    }
-    project(x, {.rounded = rounded}, projection);
+    project(x, input, projection);
   }
 }
 
@@ -273,8 +331,8 @@ void CpuKernelSet::argmax_part(const ProductInput& hidden, const PanelWeight& pa
     const std::int64_t columns = std::min(last * kLanes, panels.rows()) - panel * kLanes;
     for (std::int64_t row = 0; row < rows; row += kArgmaxRows) {
       const std::int64_t count = std::min(kArgmaxRows, rows - row);
-      product_range(vector_, sums_, hidden.from(row * panels.columns()), panels, nullptr, logits,
-                    row_stride, {0, count, panel, last}, row + kArgmaxRows >= rows && last < end);
+      product_range(vector_, sums_, hidden.from(row), panels, nullptr, logits, row_stride,
+                    {0, count, panel, last}, row + kArgmaxRows >= rows && last < end);
       for (std::int64_t i = 0; i < count; ++i) {
         float value = 0;
         const std::int64_t index = vector_.first_maximum(logits + i * row_stride, columns, &value);

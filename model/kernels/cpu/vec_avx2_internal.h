@@ -105,6 +105,20 @@ inline Vec odd_of_pairs(Vec pairs) { return {odd_of_pairs(pairs.low), odd_of_pai
 inline Vec fma_pairs(Vec a, Vec b, Vec sum) {
   return fma(even_of_pairs(a), even_of_pairs(b), fma(odd_of_pairs(a), odd_of_pairs(b), sum));
 }
+using Words = __m256i;
+constexpr int kInt8LineParts = 4;
+constexpr int kInt8Rows = 2;
+inline Words widen_bytes(const std::int8_t* p) {
+  return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline Words broadcast_four(const std::int16_t* p) {
+  long long four;
+  __builtin_memcpy(&four, p, sizeof(four));
+  return _mm256_set1_epi64x(four);
+}
+inline Words add_products(Words sums, Words a, Words b) {
+  return _mm256_add_epi32(sums, _mm256_madd_epi16(a, b));
+}
 inline Vec sqrt(Vec a) { return {_mm256_sqrt_ps(a.low), _mm256_sqrt_ps(a.high)}; }
 inline Vec maximum(Vec a, Vec b) {
   return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};

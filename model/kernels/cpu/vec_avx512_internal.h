@@ -84,6 +84,27 @@ inline Vec fma_pairs(Vec a, Vec b, Vec sum) {
   return fma(even_of_pairs(a), even_of_pairs(b), fma(odd_of_pairs(a), odd_of_pairs(b), sum));
 #endif
 }
+/// 32 whole numbers of 16 bits. A line of an int8 panel is so many of them.
+using Words = __m512i;
+constexpr int kInt8LineParts = 2;
+/// Rows of an int8 product's tile.
+constexpr int kInt8Rows = 4;
+inline Words widen_bytes(const std::int8_t* p) {
+  return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline Words broadcast_four(const std::int16_t* p) {
+  long long four;
+  __builtin_memcpy(&four, p, sizeof(four));
+  return _mm512_set1_epi64(four);
+}
+/// Adds the products of pairs of adjacent numbers as 32 bits.
+inline Words add_products(Words sums, Words a, Words b) {
+#ifdef __AVX512VNNI__
+  return _mm512_dpwssd_epi32(sums, a, b);
+#else
+  return _mm512_add_epi32(sums, _mm512_madd_epi16(a, b));
+#endif
+}
 inline Vec sqrt(Vec a) { return {_mm512_sqrt_ps(a.value)}; }
 /// b if an operand is NaN.
 inline Vec maximum(Vec a, Vec b) { return {_mm512_max_ps(a.value, b.value)}; }

@@ -61,6 +61,27 @@ struct PairProduct {
   const float* bias = nullptr;      ///< [columns] or null.
 };
 
+/// Steps of a row or panel of int8 are zero-padded to a multiple of this.
+inline constexpr std::int64_t kInt8Steps = 64;
+/// Largest whole numbers of weights and rows (kernel_set.h). The upper byte of 32512 is 127.
+inline constexpr float kWeightLevels = 127;
+inline constexpr float kInputLevels = 32512;
+
+/// c[r][n] = (float(Σ_k a[r][k] · b[k][n]) · a_scales[r]) · b_scales[n] + bias[n], where the sum is
+/// of whole numbers and exact. Bits depend neither on blocking nor on the instruction set.
+struct Int8Product {
+  const std::int8_t* a = nullptr;  ///< Rows of 2 · depth bytes by VectorKernels::quantise.
+  const float* a_scales = nullptr;
+  const std::int8_t* b = nullptr;   ///< Panels [depth / 4][16][4].
+  const float* b_scales = nullptr;  ///< Full panels must be readable.
+  float* c = nullptr;
+  std::int64_t c_row = 0;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;     ///< The last panel may be partial.
+  std::int64_t depth = 0;       ///< A multiple of kInt8Steps, at most kMaxInt8Depth.
+  const float* bias = nullptr;  ///< [columns] or null.
+};
+
 struct SoftmaxState {
   float maximum = 0;
   float sums[kLanes] = {};  ///< By lane (key position mod 16).
@@ -86,6 +107,14 @@ struct VectorKernels {
   void (*widen)(const BFloat16* x, float* y, std::int64_t count);
   /// To nearest even (to_bfloat16). y may begin at x's memory.
   void (*round)(const float* x, BFloat16* y, std::int64_t count);
+  /// Writes a row of Int8Product::a, zero from `count` to `depth`, in the order that int8_product
+  /// reads. Returns the scale: 0 if that is no normal number, NaN for a row with NaN or infinity.
+  float (*quantise)(const float* x, std::int64_t count, std::int64_t depth, void* row);
+  /// `count` rows of `depth` floats become columns of a zeroed panel of Int8Product::b and their
+  /// scales. Returns false if one holds NaN or infinity.
+  bool (*quantise_columns)(const float* source, std::int64_t count, std::int64_t depth,
+                           std::int8_t* panel, float* scales);
+  void (*int8_product)(const Int8Product&);
   /// scores become exp(score − new maximum), 0 from `visible` on. Returns the factor for old sums.
   float (*softmax_step)(float* scores, std::int64_t visible, SoftmaxState& state);
   float (*softmax_sum)(const SoftmaxState& state);

@@ -2,6 +2,7 @@
 
 /// Row-wise, softmax, loss and optimizer loops (linkage: see vector_product_internal.h).
 
+#include "model/kernels/cpu/vector_int8_internal.h"
 #include "model/kernels/cpu/vector_kernels_internal.h"
 #include "model/kernels/cpu/vector_pairs_internal.h"
 #include "model/kernels/cpu/vector_product_internal.h"
@@ -340,6 +341,9 @@ constexpr jforge::VectorKernels make_vector_kernels() {
           .transpose = transpose_steps,
           .widen = widen_row,
           .round = round_row,
+          .quantise = quantise<false>,
+          .quantise_columns = quantise_columns,
+          .int8_product = int8_product,
           .softmax_step = softmax_step,
           .softmax_sum = softmax_sum,
           .softmax_backward = softmax_backward,

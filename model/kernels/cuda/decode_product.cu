@@ -460,6 +460,7 @@ std::unique_ptr<PackedWeight> CudaKernelSet::pack_weight(ConstTensorView weight,
   expect(weight.shape().rank() == 2 && weight.elements() > 0,
          "pack_weight: weight must be a non-empty matrix");
   expect_floating(weight, "pack_weight weight");
+  expect(storage != WeightStorage::int8, "pack_weight: CUDA has no products of int8");
   Buffer copy;
   if (weight.device() != DeviceQueue::kDevice) {
     copy = Buffer(weight.bytes(), account, DeviceQueue::kDevice);

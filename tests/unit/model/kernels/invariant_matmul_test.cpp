@@ -1,3 +1,4 @@
+#include <cfloat>
 #include <limits>
 
 #include "tests/support/kernel_calls.h"
@@ -296,27 +297,179 @@ TEST_P(InvariantMatmul, Bfloat16ArithmeticAddsInOrderForAnyNumberOfRowsAndThread
   }
 }
 
-TEST_P(InvariantMatmul, Bfloat16ArithmeticChoosesTheLargestOfItsOwnLogits) {
+TEST_P(InvariantMatmul, RoundedArithmeticChoosesTheLargestOfItsOwnLogits) {
   const std::int64_t k = 65;
   const std::int64_t v = 3001;
   const Floats w = random_floats(v * k, 71);
-  const auto packed =
-      kernels_->pack_weight(view(w, Shape{v, k}), WeightStorage::bfloat16_arithmetic, account_);
-  for (const std::int64_t m : {1, 6, 120}) {
-    const Floats x = random_floats(m * k, static_cast<unsigned>(80 + m));
-    const Floats logits = product(x, m, *packed, {});
-    std::vector<TokenId> tokens(at(m), -1);
-    invariant_argmax(*kernels_, view(x, Shape{m, k}), *packed, tokens);
-    for (std::int64_t row = 0; row < m; ++row) {
-      const auto begin = logits.begin() + row * v;
-      EXPECT_EQ(tokens[at(row)], std::max_element(begin, begin + v) - begin);
+  for (const WeightStorage storage : {WeightStorage::bfloat16_arithmetic, WeightStorage::int8}) {
+    const auto packed = kernels_->pack_weight(view(w, Shape{v, k}), storage, account_);
+    for (const std::int64_t m : {1, 6, 120}) {
+      const Floats x = random_floats(m * k, static_cast<unsigned>(80 + m));
+      const Floats logits = product(x, m, *packed, {});
+      std::vector<TokenId> tokens(at(m), -1);
+      invariant_argmax(*kernels_, view(x, Shape{m, k}), *packed, tokens);
+      for (std::int64_t row = 0; row < m; ++row) {
+        const auto begin = logits.begin() + row * v;
+        EXPECT_EQ(tokens[at(row)], std::max_element(begin, begin + v) - begin);
+      }
+    }
+    Floats broken = random_floats(k, 90);
+    broken[3] = std::numeric_limits<float>::quiet_NaN();
+    std::vector<TokenId> token(1);
+    EXPECT_THROW(invariant_argmax(*kernels_, view(broken, Shape{1, k}), *packed, token),
+                 NumericalError);
+  }
+}
+
+/// A row as whole numbers, by kernel_set.h's rule.
+struct WholeNumbers {
+  WholeNumbers(const float* x, std::int64_t k, float levels) : values(at(k)) {
+    float maximum = 0;
+    for (std::int64_t i = 0; i < k; ++i) {
+      maximum = std::isfinite(x[i]) ? std::max(maximum, std::abs(x[i])) : NAN;
+      if (std::isnan(maximum)) {
+        scale = NAN;
+        return;
+      }
+    }
+    scale = maximum / levels < FLT_MIN ? 0 : maximum / levels;
+    for (std::int64_t i = 0; i < k && scale > 0; ++i) {
+      values[at(i)] = std::lrint(x[i] / scale);
     }
   }
-  Floats broken = random_floats(k, 90);
-  broken[3] = std::numeric_limits<float>::quiet_NaN();
-  std::vector<TokenId> token(1);
-  EXPECT_THROW(invariant_argmax(*kernels_, view(broken, Shape{1, k}), *packed, token),
-               NumericalError);
+
+  std::vector<std::int64_t> values;
+  float scale = 0;
+};
+
+float int8_element(const WholeNumbers& x, const WholeNumbers& w, float bias) {
+  std::int64_t sum = 0;
+  for (std::size_t i = 0; i < x.values.size(); ++i) {
+    sum += x.values[i] * w.values[i];
+  }
+  return static_cast<float>(sum) * x.scale * w.scale + bias;
+}
+
+std::vector<WholeNumbers> rows_of(const Floats& values, std::int64_t k, float levels) {
+  std::vector<WholeNumbers> rows;
+  for (std::size_t begin = 0; begin < values.size(); begin += at(k)) {
+    rows.emplace_back(&values[begin], k, levels);
+  }
+  return rows;
+}
+
+TEST_P(InvariantMatmul, Int8ProductsAreExactForAnyNumberOfRowsAndThreads) {
+  const std::int64_t shapes[][2] = {{1, 1},   {17, 5},    {100, 65},  {250, 64},
+                                    {33, 70}, {40, 1030}, {16, 1024}, {37, 2101}};
+  unsigned seed = 100;
+  for (const auto& [n, k] : shapes) {
+    Floats x = random_floats(130 * k, ++seed);
+    Floats w = random_floats(n * k, ++seed);
+    const Floats bias = random_floats(n, ++seed);
+    // The last rows of 130, so that small batches have them too.
+    const auto row = [&](std::int64_t i) { return x.begin() + (129 - i) * k; };
+    x[at(129 * k + k / 2)] = std::numeric_limits<float>::quiet_NaN();
+    *row(2) = -std::numeric_limits<float>::infinity();
+    std::fill_n(row(3), k, 0.0F);
+    std::fill_n(row(4), k, 1e-35F);  // A scale that is no normal number.
+    std::fill_n(row(5), k, -3.0F);   // The largest sums.
+    std::fill_n(w.begin(), k, 2.0F);
+    std::fill_n(w.begin() + n / 3 * k, n > 1 ? k : 0, 0.0F);
+    std::fill_n(w.begin() + n / 2 * k, n > 1 ? k : 0, -1e-37F);
+    const auto q_x = rows_of(x, k, 32512);
+    const auto q_w = rows_of(w, k, 127);
+    Floats expected;
+    for (const WholeNumbers& one : q_x) {
+      for (std::int64_t j = 0; j < n; ++j) {
+        expected.push_back(int8_element(one, q_w[at(j)], bias[at(j)]));
+      }
+    }
+    ASSERT_TRUE(std::isnan(expected.back()));
+    const auto packed = kernels_->pack_weight(view(w, Shape{n, k}), WeightStorage::int8, account_);
+    ASSERT_EQ(packed->dtype(), DType::int8);
+    for (const int threads : {1, 2, 3}) {
+      const ThreadCount scope(threads);
+      for (const std::int64_t m : {1, 2, 4, 7, 8, 9, 16, 17, 33, 64, 130}) {
+        const Floats some(x.end() - m * k, x.end());
+        const Floats y = product(some, m, *packed, bias);
+        for (std::int64_t i = 0; i < m * n; ++i) {
+          const float& wanted = expected[at((130 - m) * n + i)];
+          if (std::isnan(wanted)) {
+            ASSERT_TRUE(std::isnan(y[at(i)])) << m << "x" << n << "x" << k << " at " << i;
+          } else {
+            ASSERT_TRUE(same_bits(&y[at(i)], &wanted, 1))
+                << m << "x" << n << "x" << k << " at " << i / n << "," << i % n;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(InvariantMatmul, Int8SumsOfTheLongestRowsDoNotOverflow) {
+  const std::int64_t k = kMaxInt8Depth;
+  const Floats w(at(k + 1), 1.0F);
+  const auto pack = [&](std::int64_t columns) {
+    const Floats row(w.begin(), w.begin() + columns);
+    return kernels_->pack_weight(view(row, Shape{1, columns}), WeightStorage::int8, account_);
+  };
+  const auto packed = pack(k);
+  // 32384 = 256 · 127 − 128 has the largest lower byte, 32512 the largest upper one.
+  for (const float value : {32384.0F, 32512.0F, -32384.0F}) {
+    Floats x(at(k), value);
+    x[0] = 32512;
+    const float expected = int8_element({x.data(), k, 32512}, {w.data(), k, 127}, 0);
+    EXPECT_EQ(product(x, 1, *packed, {}), Floats{expected});
+  }
+  EXPECT_THROW(pack(k + 1), ConfigError);
+}
+
+TEST_P(InvariantMatmul, Int8RoundsTheWeightsByHalfAStep) {
+  const std::int64_t n = 50;
+  const std::int64_t k = 300;
+  const std::int64_t m = 9;
+  const Floats x = random_floats(m * k, 201);
+  const Floats w = random_floats(n * k, 202);
+  const auto packed = kernels_->pack_weight(view(w, Shape{n, k}), WeightStorage::int8, account_);
+  const Floats y = product(x, m, *packed, {});
+  const auto q_x = rows_of(x, k, 32512);
+  const auto q_w = rows_of(w, k, 127);
+  double largest = 0;
+  for (std::int64_t i = 0; i < m * n; ++i) {
+    const float* const a = &x[at(i / n * k)];
+    const float* const b = &w[at(i % n * k)];
+    // |x + dx||w + dw| with dx and dw up to half a step, then three roundings.
+    const double dx = 0.5001 * static_cast<double>(q_x[at(i / n)].scale);
+    const double dw = 0.5001 * static_cast<double>(q_w[at(i % n)].scale);
+    double exact = 0;
+    double bound = 0;
+    for (std::int64_t j = 0; j < k; ++j) {
+      const auto [p, q] = std::pair<double, double>(a[j], b[j]);
+      exact += p * q;
+      bound += std::abs(p) * dw + std::abs(q) * dx + dx * dw + 3e-7 * std::abs(p * q);
+    }
+    const double error = std::abs(static_cast<double>(y[at(i)]) - exact);
+    ASSERT_LE(error, bound);
+    largest = std::max(largest, error);
+  }
+  EXPECT_GT(largest, 0.05) << "weights were not rounded";
+}
+
+TEST_P(InvariantMatmul, Int8TakesBfloat16WeightsAsTheyAreAndRefusesNaN) {
+  const Floats w = rounded(random_floats(40 * 70, 301));
+  BFloat16s narrow(w.size());
+  std::transform(w.begin(), w.end(), narrow.begin(), to_bfloat16);
+  const Floats x = random_floats(3 * 70, 302);
+  const Shape shape{40, 70};
+  const auto wide = kernels_->pack_weight(view(w, shape), WeightStorage::int8, account_);
+  const auto same = kernels_->pack_weight(view(narrow, shape), WeightStorage::int8, account_);
+  EXPECT_TRUE(same_bits(product(x, 3, *wide, {}), product(x, 3, *same, {})));
+  for (const float value : {NAN, -std::numeric_limits<float>::infinity()}) {
+    Floats broken = w;
+    broken.back() = value;
+    EXPECT_THROW(kernels_->pack_weight(view(broken, shape), WeightStorage::int8, account_),
+                 NumericalError);
+  }
 }
 
 TEST_P(InvariantMatmul, AutomaticStorageLosesNothing) {
@@ -346,7 +499,7 @@ TEST_P(InvariantMatmul, AutomaticStorageLosesNothing) {
   EXPECT_EQ(type_of_large(), DType::float32);
 }
 
-TEST_P(InvariantMatmul, Bfloat16PanelsTakeHalfTheMemory) {
+TEST_P(InvariantMatmul, RoundedPanelsTakeLessMemory) {
   const Floats w = random_floats(33 * 9, 1);
   const auto taken = [&](WeightStorage storage) {
     const auto packed = kernels_->pack_weight(view(w, Shape{33, 9}), storage, account_);
@@ -354,6 +507,7 @@ TEST_P(InvariantMatmul, Bfloat16PanelsTakeHalfTheMemory) {
   };
   EXPECT_EQ(taken(WeightStorage::float32), 48U * 9 * 4);
   EXPECT_EQ(taken(WeightStorage::bfloat16), 48U * 10 * 2);
+  EXPECT_EQ(taken(WeightStorage::int8), 48U * (64 + sizeof(float)));
 }
 
 TEST_P(InvariantMatmul, PackedWeightIsChargedAndReleased) {
