@@ -147,7 +147,7 @@ void add_device(CLI::App& sub, DeviceChoice& device) {
 
 void add_decode_weights(CLI::App& sub, WeightStorage& storage) {
   add_choice(sub, "--decode-weights", storage, kWeightStorageNames,
-             "How the matrices are held: bfloat16 where that loses nothing, float32, rounded");
+             "How the matrices are held: bfloat16 where that loses nothing, float32, or rounded");
 }
 
 void add_set(CLI::App& sub, std::vector<std::string>& overrides) {

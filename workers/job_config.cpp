@@ -130,7 +130,8 @@ TrainConfig JobConfig::train_config(std::int32_t round) const {
   return result;
 }
 
-void ModelSettings::choose_for(Device used) noexcept {
+void ModelSettings::choose_for(Device used) {
+  expect_storage(decode_weights, used);
   if (compute == ComputeType::automatic) {
     compute = used == Device::cuda ? ComputeType::bfloat16 : ComputeType::float32;
   }

@@ -56,7 +56,8 @@ struct ModelSettings {
 
   /// Gives `compute` its type on `device`, if it is automatic: bfloat16 on CUDA, else float32.
   /// Where that is bfloat16 on CUDA, automatic decode_weights become bfloat16_arithmetic.
-  void choose_for(Device used) noexcept;
+  /// Throws ConfigError if that device cannot decode with decode_weights.
+  void choose_for(Device used);
   [[nodiscard]] bool multiplies_bfloat16() const noexcept {
     return compute == ComputeType::bfloat16 || decode_weights == WeightStorage::bfloat16_arithmetic;
   }

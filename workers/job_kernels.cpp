@@ -139,12 +139,15 @@ void warn_of_slow_bfloat16(const Communicator& comm, const KernelSet& kernels) {
 
 void warn_of_rounding(const Communicator& comm, WeightStorage decode_weights) {
   if (rounds(decode_weights) && comm.rank() == 0) {
+    const bool int8 = decode_weights == WeightStorage::int8;
     log_warn(
-        "model.decode_weights = \"{}\": decoding rounds every matrix that holds more to "
-        "bfloat16{}; "
+        "model.decode_weights = \"{}\": decoding rounds every matrix{}; "
         "where two tokens are nearly equal the other one may be chosen",
-        decode_weights == WeightStorage::bfloat16 ? "bfloat16" : "bfloat16_arithmetic",
-        decode_weights == WeightStorage::bfloat16 ? "" : ", and what they are multiplied with");
+        name_of(decode_weights),
+        int8 ? ", row by row, to int8"
+        : decode_weights == WeightStorage::bfloat16
+            ? " that holds more to bfloat16"
+            : " that holds more to bfloat16, and what they are multiplied with");
   }
 }
 

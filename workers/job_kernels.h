@@ -37,7 +37,7 @@ void expect_attention(Device device, const TransformerConfig& model);
 /// Does nothing for a device.
 void warn_of_slow_bfloat16(const Communicator& comm, const KernelSet& kernels);
 
-/// Rank 0 warns if decoding rounds the model (model.decode_weights = "bfloat16").
+/// Rank 0 warns if decoding rounds the model (rounds()).
 void warn_of_rounding(const Communicator& comm, WeightStorage decode_weights);
 
 }  // namespace jforge

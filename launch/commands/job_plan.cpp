@@ -150,6 +150,9 @@ double MemoryPlan::training_on_device() const {
 
 DType decoding_type(const JobConfig& config, std::size_t round, bool source_is_bfloat16) {
   const WeightStorage storage = config.model.decode_weights;
+  if (storage == WeightStorage::int8) {
+    return DType::int8;
+  }
   const bool halved =
       rounds(storage) || (storage == WeightStorage::automatic && round == 1 && source_is_bfloat16);
   return halved ? DType::bfloat16 : DType::float32;
@@ -227,10 +230,10 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
   // The last round's matrices are the largest.
   const DType packed =
       decoding_type(config, std::max<std::size_t>(1, config.rounds.size()), source_is_bfloat16);
-  const bool arithmetic = config.model.decode_weights == WeightStorage::bfloat16_arithmetic;
-  const WeightStorage storage = arithmetic                  ? WeightStorage::bfloat16_arithmetic
-                                : packed == DType::bfloat16 ? WeightStorage::bfloat16
-                                                            : WeightStorage::float32;
+  WeightStorage storage = config.model.decode_weights;
+  if (storage == WeightStorage::automatic) {
+    storage = packed == DType::bfloat16 ? WeightStorage::bfloat16 : WeightStorage::float32;
+  }
   plan.decoding =
       static_cast<double>(InferenceTransformer::bytes(
           model, {.num_slots = 1, .slot_capacity = 1, .weights = storage}, device)) -
@@ -310,7 +313,8 @@ void expect_fits_device(const MemoryPlan& plan, const JobConfig& config,
                         config.generate.batch_prompts);
   check(phases.generation, "generation", rows.generation,
         smaller +
-            " model.decode_weights = \"bfloat16\", or take a device that holds the model: it is "
+            " model.decode_weights = \"bfloat16\" (\"int8\" on the CPU), or take a device that "
+            "holds the model: it is "
             "not spread over several while it decodes");
   check(phases.training, "training", rows.training,
         fmt::format("raise train.zero_stage (now {}) on more ranks, set train.optimizer_offload = "

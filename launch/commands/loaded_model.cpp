@@ -20,6 +20,7 @@ std::unique_ptr<InferenceTransformer> LoadedModel::inference(std::int32_t slots,
                                                              std::int64_t capacity,
                                                              WeightStorage storage,
                                                              std::int64_t branch_rows) {
+  expect_storage(storage, kernels->device());
   if (capacity > config.max_position_embeddings) {
     throw DataError(fmt::format(
         "{} positions are needed but the model has max_position_embeddings = {}; use a shorter "

@@ -22,7 +22,8 @@ inline constexpr EnumName<WeightStorage> kWeightStorageNames[] = {
     {WeightStorage::automatic, "auto"},
     {WeightStorage::float32, "float32"},
     {WeightStorage::bfloat16, "bfloat16"},
-    {WeightStorage::bfloat16_arithmetic, "bfloat16_arithmetic"}};
+    {WeightStorage::bfloat16_arithmetic, "bfloat16_arithmetic"},
+    {WeightStorage::int8, "int8"}};
 
 /// Returns the names of all recipes except "none".
 [[nodiscard]] std::vector<std::string> recipe_names();

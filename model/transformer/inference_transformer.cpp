@@ -697,6 +697,12 @@ std::size_t InferenceTransformer::bytes(const TransformerConfig& config, Options
   const std::int64_t packed =
       plan.num_layers() * plan.elements(2) + config.vocabulary_size * plan.hidden;
   std::int64_t floats = 0;
+  if (chosen.weights == WeightStorage::int8) {
+    floats += config.vocabulary_size;  // Scales.
+    for (const PlannedWeight& planned : plan.weights) {
+      floats += planned.shape.rank() == 2 ? plan.num_layers() * planned.shape[0] : 0;
+    }
+  }
   if (device != Device::cpu) {
     floats += plan.hidden + plan.num_layers() * plan.elements(1);
   }
@@ -704,9 +710,10 @@ std::size_t InferenceTransformer::bytes(const TransformerConfig& config, Options
   if (activation == DType::bfloat16) {
     floats += std::min<std::int64_t>(chosen.max_rows, kDeviceArgmaxRows) * config.vocabulary_size;
   }
-  return embedding_bytes(config, chosen.weights, device) +
-         static_cast<std::size_t>(packed) *
-             (rounds(chosen.weights) ? sizeof(BFloat16) : sizeof(float)) +
+  const DType element = chosen.weights == WeightStorage::int8 ? DType::int8
+                        : rounds(chosen.weights)              ? DType::bfloat16
+                                                              : DType::float32;
+  return embedding_bytes(config, chosen.weights, device) + storage_bytes(packed, element) +
          static_cast<std::size_t>(floats) * sizeof(float) +
          static_cast<std::size_t>(chosen.max_rows) * row_bytes(plan, activation) +
          cache_bytes(config, chosen.cache_pages, cache_type(chosen.weights, device));

@@ -169,15 +169,16 @@ DecodingFigures measure_decoding(const BenchmarkOptions& options, const Paramete
 }
 
 /// The base first.
-constexpr std::array kStorages{
-    std::pair{WeightStorage::float32, "float32"}, std::pair{WeightStorage::bfloat16, "bfloat16"},
-    std::pair{WeightStorage::bfloat16_arithmetic, "bfloat16 arithmetic"}};
+constexpr std::array kStorages{std::pair{WeightStorage::float32, "float32"},
+                               std::pair{WeightStorage::bfloat16, "bfloat16"},
+                               std::pair{WeightStorage::bfloat16_arithmetic, "bfloat16 arithmetic"},
+                               std::pair{WeightStorage::int8, "int8"}};
 
 /// A forward pass of `rows` rows, by storage.
 struct StorageFigures {
   std::int64_t rows = 0;
   std::array<std::vector<double>, kStorages.size()> seconds;  ///< of every turn's pass
-  std::int64_t differ = 0;  ///< rows with another token in bfloat16 arithmetic
+  std::array<std::int64_t, kStorages.size()> differ{};  ///< rows with another token than float32
 };
 
 struct StorageMeasurement {
@@ -230,7 +231,7 @@ StorageMeasurement measure_storage(const BenchmarkOptions& options, const Parame
   }
   StorageMeasurement measurement;
   for (const std::int64_t rows : kRows) {
-    measurement.figures.push_back({.rows = rows, .seconds = {}, .differ = 0});
+    measurement.figures.push_back({.rows = rows, .seconds = {}, .differ = {}});
   }
   const ReadArray array(options.read_megabytes);
   for (std::int64_t repeat = -options.warmup; repeat < options.tokens; ++repeat) {
@@ -248,9 +249,11 @@ StorageMeasurement measure_storage(const BenchmarkOptions& options, const Parame
         }
       }
       expect(predicted[0] == predicted[1], "float32 and bfloat16 predict different tokens");
-      one.differ = 0;
-      for (std::size_t row = 0; row < predicted[0].size(); ++row) {
-        one.differ += predicted[2][row] == predicted[0][row] ? 0 : 1;
+      for (std::size_t i = 0; i < models.size(); ++i) {
+        one.differ[i] = 0;
+        for (std::size_t row = 0; row < predicted[0].size(); ++row) {
+          one.differ[i] += predicted[i][row] == predicted[0][row] ? 0 : 1;
+        }
       }
     }
   }
@@ -498,7 +501,7 @@ void print_storage(const StorageMeasurement& measurement, double float32_bytes) 
       const std::vector<double>& own = one.seconds[i];
       std::vector<double> rates;
       std::ranges::transform(own, std::back_inserter(rates), [&](double seconds) {
-        return float32_bytes / (i == 0 ? 1 : 2) / seconds;
+        return float32_bytes / (i == 0 ? 1 : i < 3 ? 2 : 4) / seconds;
       });
       row(fmt::format("{}, {}: passes/s", of, kStorages[i].second),
           fmt::format("{:.2f} ({:.1f} rows/s)", 1 / median(own),
@@ -513,9 +516,11 @@ void print_storage(const StorageMeasurement& measurement, double float32_bytes) 
                         median_ratio(one.seconds[0], own),
                         std::ranges::min(one.seconds[0]) / std::ranges::min(own)));
       }
+      if (i > 1) {
+        row(fmt::format("{}: other tokens in {}", of, kStorages[i].second),
+            fmt::format("{} of {}", one.differ[i], one.rows));
+      }
     }
-    row(fmt::format("{}: other tokens in bfloat16 arithmetic", of),
-        fmt::format("{} of {}", one.differ, one.rows));
   }
 }
 

@@ -183,7 +183,8 @@ void compare_batches(const BenchmarkOptions& options, const Weights& weights) {
   for (const auto& [storage, name] :
        {std::pair{WeightStorage::float32, "float32"},
         std::pair{WeightStorage::bfloat16, "bfloat16"},
-        std::pair{WeightStorage::bfloat16_arithmetic, "bfloat16_arithmetic"}}) {
+        std::pair{WeightStorage::bfloat16_arithmetic, "bfloat16_arithmetic"},
+        std::pair{WeightStorage::int8, "int8"}}) {
     const auto many = generation(kBlockSize, options.batch_blocks, options.batch);
     const auto model =
         weights.transformer(storage, options.batch + 1, many.required_positions(options.prompt), 0);

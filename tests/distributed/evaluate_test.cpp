@@ -1,5 +1,7 @@
 // Compares the distributed evaluation with a plain reference.
 
+#include <set>
+
 #include "runtime/content_hash.h"
 #include "tests/distributed/evaluate_fixture.h"
 
@@ -250,11 +252,14 @@ TEST_F(EvaluateTest, RoundedWeightsAreOtherSettingsAndStorageAloneIsNot) {
   const std::string arithmetic = settings_with(WeightStorage::bfloat16_arithmetic);
   EXPECT_NE(arithmetic, exact);
   EXPECT_NE(arithmetic, rounded);
+  const std::string int8 = settings_with(WeightStorage::int8);
+  EXPECT_THAT((std::set{exact, rounded, arithmetic, int8}), ::testing::SizeIs(4));
   kernels_ =
       make_cpu_kernel_set(kernels_->bfloat16_sums() == BFloat16Sums::pairs ? BFloat16Sums::groups
                                                                            : BFloat16Sums::pairs);
   EXPECT_EQ(settings_with(WeightStorage::bfloat16), rounded);
   EXPECT_NE(settings_with(WeightStorage::bfloat16_arithmetic), arithmetic);
+  EXPECT_EQ(settings_with(WeightStorage::int8), int8) << "no order of sums";
 }
 
 TEST_F(EvaluateTest, BadInputFailsOnEveryRankWithItsName) {

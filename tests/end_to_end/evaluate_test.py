@@ -214,6 +214,19 @@ class Evaluate(EvaluationTest):
         summary = json.loads((out / "evaluation" / "summary.json").read_text(encoding="utf-8"))
         self.assertEqual("bfloat16", summary["models"]["mel"]["gsm8k"]["ar"]["decode_weights"])
 
+    def test_methods_agree_with_weights_of_int8(self):
+        out = self.root / "int8"
+        int8 = ("--set", "model.decode_weights=int8")
+        self.evaluate(out, "--methods", "ar,jacobi", *int8, ranks=1)
+        whole = self.samples(out)
+        again = self.root / "int8-ranks"
+        self.evaluate(again, "--methods", "ar,jacobi", "--batch-prompts", 1, *int8, ranks=2)
+        self.assertEqual(whole, self.samples(again))
+        self.assertNotEqual(self.uninterrupted_samples(), whole)
+        figures = json.loads((out / "evaluation" / "summary.json").read_text(encoding="utf-8"))["models"]["source-model"]
+        self.assertEqual(["int8"] * 2, [figures["gsm8k"][method]["decode_weights"] for method in ("ar", "jacobi")])
+        self.assertEqual(0, figures["gsm8k"]["jacobi"]["disagreements_with_ar"])
+
     def test_two_evaluations_do_not_share_a_directory(self):
         out = self.root / "shared"
         self.expect_one_at_a_time("evaluate", "evaluate", "--model", self.model, "--tasks", "gsm8k", "--data", self.prompts,

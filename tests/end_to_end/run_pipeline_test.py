@@ -145,6 +145,8 @@ class Refused(EndToEndTest):
             self.assertRegex(plan, r"generation on the device: .* MB in all, \d\.\d % of its memory")
             self.assertRegex(plan, r"training on the device: .* MB in all, \d\.\d % of its memory")
         self.refused(2, "run", config, "--dry-run", "--device-plan", "h1000", says="--device-plan")
+        self.refused(2, "run", config, "--dry-run", "--device-plan", "h100", "--set", "model.decode_weights=int8",
+                     says="bfloat16_arithmetic")
         self.refused(2, "run", config, "--device-plan", "h100", says="--dry-run")
         self.assertFalse(directory.exists())
 

@@ -221,7 +221,9 @@ std::string EvaluationPlan::settings_of(const ProblemSet& set, const DecodingMet
   if (!set.stop_tokens.empty()) {
     settings["stop_tokens"] = set.stop_tokens;
   }
-  if (rounds(model_.decode_weights)) {
+  if (model_.decode_weights == WeightStorage::int8) {
+    settings["int8_weights"] = true;
+  } else if (rounds(model_.decode_weights)) {
     settings["rounded_weights"] = true;
   }
   if (model_.decode_weights == WeightStorage::bfloat16_arithmetic) {

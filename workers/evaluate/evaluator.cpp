@@ -34,8 +34,7 @@ bool merge(const EvaluationPlan& plan, const SampleDecoding& decoding, const Eva
            const Communicator& comm) {
   Json extra{{"weights", plan.weights_hash()}};
   if (const WeightStorage storage = plan.model().decode_weights; rounds(storage)) {
-    extra["decode_weights"] =
-        storage == WeightStorage::bfloat16 ? "bfloat16" : "bfloat16_arithmetic";
+    extra["decode_weights"] = name_of(storage);
   }
   for (std::size_t i = 0; i < plan.runs().size(); ++i) {
     if (plan.runs()[i].current) {

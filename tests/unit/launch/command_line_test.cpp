@@ -97,7 +97,7 @@ TEST(CommandLine, MistakesAreUsageErrors) {
            {"verify"},
            {"probe"},
            {"decode", "--model", "m", "--prompt", "p", "--block-size", "0"},
-           {"decode", "--model", "m", "--prompt", "p", "--decode-weights", "int8"},
+           {"decode", "--model", "m", "--prompt", "p", "--decode-weights", "int4"},
            {"decode", "--model", "m", "--prompt", "p", "--device", "gpu"}}) {
     const Parsed parsed = parse(words);
     EXPECT_FALSE(parsed.line.has_value());

@@ -160,6 +160,12 @@ TEST(JobFields, TypesFollowTheDeviceUnlessTheyAreGiven) {
             std::pair(DType::bfloat16, WeightStorage::float32));
   EXPECT_EQ(chosen(Device::cpu, {"model.compute=bfloat16"}),
             std::pair(DType::bfloat16, WeightStorage::automatic));
+  EXPECT_EQ(chosen(Device::cpu, {"model.decode_weights=int8"}),
+            std::pair(DType::float32, WeightStorage::int8));
+  EXPECT_THAT(
+      test::message_of<ConfigError>(
+          [&] { return chosen(Device::cuda, {"model.decode_weights=int8"}); }),
+      AllOf(HasSubstr("model.decode_weights = \"int8\""), HasSubstr("bfloat16_arithmetic")));
 }
 
 TEST(JobFields, DecodingWeightsAreIdentityWhereTheyAreRounded) {
@@ -177,7 +183,7 @@ TEST(JobFields, DecodingWeightsAreIdentityWhereTheyAreRounded) {
   EXPECT_EQ(identity("float32"), usual);
   EXPECT_TRUE(identity("bfloat16").contains("model.decode_weights"));
   EXPECT_NE(identity("bfloat16_arithmetic"), identity("bfloat16"));
-  EXPECT_THROW(static_cast<void>(identity("int8")), ConfigError);
+  EXPECT_THROW(static_cast<void>(identity("int4")), ConfigError);
 }
 
 TEST(JobFields, TemplateArgumentsAreIdentityWhereThereAreSome) {

@@ -196,6 +196,9 @@ TEST(MemoryPlan, MatricesTakeHalfWhereDecodingStoresBfloat16) {
   config = job();
   config.model.decode_weights = WeightStorage::bfloat16;
   EXPECT_EQ(decoding(config, Device::cpu, false), whole - 2 * matrices);
+  config.model.decode_weights = WeightStorage::int8;
+  const double scales = 2 * (3 * 64 + 2 * 128 + 64) + 1000;
+  EXPECT_EQ(decoding(config, Device::cpu, false), whole - 3 * matrices + 4 * scales);
 }
 
 TEST(MemoryPlan, ADevicesCacheTakesHalfBesideRoundedWeights) {

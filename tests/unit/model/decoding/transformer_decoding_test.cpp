@@ -111,23 +111,25 @@ std::map<PromptId, DecodeResult> decode(
   return results;
 }
 
-TEST(TransformerDecoding, MethodsAgreeInBfloat16ArithmeticToo) {
+TEST(TransformerDecoding, MethodsAgreeInRoundedArithmeticToo) {
   constexpr PromptId kPrompts = 10;
   RandomModel model;
-  auto transformer = model.transformer(8, 160, 50, WeightStorage::bfloat16_arithmetic);
-  const auto greedy = decode(transformer, 1, kPrompts,
-                             [](PromptId id) { return make_greedy_decoder(request(id, 60)); });
-  for (const std::int32_t batch : {3, 8}) {
-    const auto jacobi = decode(transformer, batch, kPrompts, [](PromptId id) {
-      return make_jacobi_decoder(request(id, 60),
-                                 {.block_size = 16, .window = DraftWindow::running, .seed = 3});
-    });
-    const auto blocks = decode(transformer, batch, kPrompts, [](PromptId id) {
-      return make_multi_block_decoder(request(id, 60), {.block_size = 16, .seed = 3});
-    });
-    for (const auto& [id, result] : greedy) {
-      EXPECT_EQ(jacobi.at(id).tokens, result.tokens) << id;
-      EXPECT_EQ(blocks.at(id).tokens, result.tokens) << id;
+  for (const WeightStorage weights : {WeightStorage::bfloat16_arithmetic, WeightStorage::int8}) {
+    auto transformer = model.transformer(8, 160, 50, weights);
+    const auto greedy = decode(transformer, 1, kPrompts,
+                               [](PromptId id) { return make_greedy_decoder(request(id, 60)); });
+    for (const std::int32_t batch : {3, 8}) {
+      const auto jacobi = decode(transformer, batch, kPrompts, [](PromptId id) {
+        return make_jacobi_decoder(request(id, 60),
+                                   {.block_size = 16, .window = DraftWindow::running, .seed = 3});
+      });
+      const auto blocks = decode(transformer, batch, kPrompts, [](PromptId id) {
+        return make_multi_block_decoder(request(id, 60), {.block_size = 16, .seed = 3});
+      });
+      for (const auto& [id, result] : greedy) {
+        EXPECT_EQ(jacobi.at(id).tokens, result.tokens) << id;
+        EXPECT_EQ(blocks.at(id).tokens, result.tokens) << id;
+      }
     }
   }
 }
@@ -135,7 +137,8 @@ TEST(TransformerDecoding, MethodsAgreeInBfloat16ArithmeticToo) {
 TEST(TransformerDecoding, ParallelTrajectoriesAreTheSequentialOnes) {  // I28
   constexpr PromptId kPrompts = 10;
   RandomModel model;
-  for (const WeightStorage weights : {WeightStorage::float32, WeightStorage::bfloat16_arithmetic}) {
+  for (const WeightStorage weights :
+       {WeightStorage::float32, WeightStorage::bfloat16_arithmetic, WeightStorage::int8}) {
     auto transformer = model.transformer(8, 160, 50, weights);
     const auto expected = decode(transformer, 3, kPrompts, [](PromptId id) {
       return make_jacobi_decoder(

@@ -418,6 +418,10 @@ TEST(InferenceTransformer, BytesIsWhatTheConstructorAllocates) {
     EXPECT_EQ(most - least, 2 * (3 * (32 * 96 + 3 * 32 * 64) + 48 * 32U));
     options.weights = WeightStorage::automatic;
     EXPECT_EQ(allocated(0.5F), least);
+    options.weights = WeightStorage::int8;
+    const std::size_t bytes = InferenceTransformer::bytes(config, options, Device::cpu);
+    EXPECT_EQ(allocated(0.1F) - bytes, 32U * (3 * (2 * 32 + 2 * 16 + 2 * 64) + 48))
+        << "rows of 32 steps take 64";
     options.weights = WeightStorage::float32;
     EXPECT_EQ(allocated(0.5F), most);
     EXPECT_EQ(InferenceTransformer::bytes(config, options, Device::cpu), most);

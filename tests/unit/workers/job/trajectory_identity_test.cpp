@@ -58,9 +58,9 @@ TEST(TrajectoryIdentity, RoundedWeightsAreToldFromTheModelsOwn) {
 
 TEST(TrajectoryIdentity, TheOrderOfSumsCountsWhereBfloat16IsMultiplied) {
   Identity identity = two_rounds("'selected'");
-  for (const char* const storage : {"\"bfloat16\"", "\"bfloat16_arithmetic\""}) {
+  for (const char* const storage : {"\"bfloat16\"", "\"bfloat16_arithmetic\"", "\"int8\""}) {
     identity["model.decode_weights"] = storage;
-    const bool multiplied = identity["model.decode_weights"] != "\"bfloat16\"";
+    const bool multiplied = identity["model.decode_weights"] == "\"bfloat16_arithmetic\"";
     EXPECT_EQ(changed(identity, kBFloat16SumsFact) != trajectory_identity(identity, 2, "cc"),
               multiplied);
   }
