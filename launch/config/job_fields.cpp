@@ -106,16 +106,19 @@ void add_run(FieldList& fields, RunSettings& run) {
 void add_decode_weights(FieldList& fields, ModelSettings& model) {
   fields.add_enum(
       "decode_weights", model.decode_weights, kIdentity, kWeightStorageNames,
-      "How generation and evaluation hold the matrices, of which every decoded token reads every "
-      "byte. `\"auto\"`: bfloat16 where that loses nothing (a published or exported bfloat16 "
-      "model), else float32; on CUDA, unless `compute` is `\"float32\"`, bfloat16_arithmetic. "
-      "`\"float32\"`: the same results, more memory; a run may change between these two. "
-      "`\"bfloat16\"`: rounded where they hold more (after training), which changes some tokens. "
-      "`\"bfloat16_arithmetic\"`: products of bfloat16, for which activations are rounded too: "
-      "faster where a pass has many rows (on CUDA by tensor cores, on processors with AMX or AMD's "
-      "AVX-512 BF16; others are warned of). `\"int8\"`, CPU only: half of bfloat16's bytes and "
-      "nearly half its time a token, but more tokens change. On CUDA keys and values are bfloat16 "
-      "beside both kinds of bfloat16. Methods always agree with greedy decoding");
+      "How generation and evaluation hold the matrices, which every decoded token reads whole. "
+      "`\"auto\"`: bfloat16 where that loses nothing (a published or exported bfloat16 model), "
+      "else "
+      "float32; on CUDA, unless `compute` is `\"float32\"`, bfloat16_arithmetic. `\"float32\"`: "
+      "the "
+      "same results, more memory; a run may change between these two. `\"bfloat16\"`: rounded "
+      "where "
+      "they hold more (after training), which changes some tokens. `\"bfloat16_arithmetic\"`: "
+      "products of bfloat16, rounding activations too: faster for many rows (on CUDA by tensor "
+      "cores, on processors with AMX or AMD's AVX-512 BF16; others are warned of). `\"int8\"`, CPU "
+      "only: half of bfloat16's bytes and nearly half its time a token, but more tokens change. On "
+      "CUDA keys and values are bfloat16 beside both kinds of bfloat16. Methods always agree with "
+      "greedy decoding");
   fields.last().same_as_before({"auto", "float32"});
   fields.last().applies_to = kRun;
   fields.last().change.fixed_from = FixedFrom::never;

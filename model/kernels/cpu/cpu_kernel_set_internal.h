@@ -53,7 +53,7 @@ class PanelWeight final : public PackedWeight {
   [[nodiscard]] std::int8_t* int8(std::int64_t panel) const {
     return reinterpret_cast<std::int8_t*>(pairs(panel));
   }
-  /// Of int8: sixteen scales.
+  /// Returns the panel's sixteen scales. Requires: int8.
   [[nodiscard]] float* scales(std::int64_t panel) const {
     return floats(num_panels()) + panel * kLanes;
   }
@@ -73,7 +73,7 @@ struct ProductInput {
   DType type = DType::float32;
   const void* rows = nullptr;
   std::int64_t row_bytes = 0;
-  const float* scales = nullptr;  ///< Of int8.
+  const float* scales = nullptr;  ///< For int8.
 
   [[nodiscard]] ProductInput from(std::int64_t row) const {
     return {type, at<std::byte>(row), row_bytes, scales == nullptr ? nullptr : scales + row};

@@ -367,7 +367,7 @@ TEST_P(InvariantMatmul, Int8ProductsAreExactForAnyNumberOfRowsAndThreads) {
     Floats w = random_floats(n * k, ++seed);
     const Floats bias = random_floats(n, ++seed);
     // The last rows of 130, so that small batches have them too.
-    const auto row = [&](std::int64_t i) { return x.begin() + (129 - i) * k; };
+    const auto row = [&x, depth = k](std::int64_t i) { return x.begin() + (129 - i) * depth; };
     x[at(129 * k + k / 2)] = std::numeric_limits<float>::quiet_NaN();
     *row(2) = -std::numeric_limits<float>::infinity();
     std::fill_n(row(3), k, 0.0F);
