@@ -21,10 +21,10 @@ namespace jforge {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-constexpr const char* kFormatName = "jforge-checksums";
-constexpr int kFormatVersion = 2;  // Written; version 1 is read too.
+constexpr const char* kChecksumFormat = "jforge-checksums";
+constexpr int kChecksumVersion = 2;  // Written; version 1 is read too.
 
 struct FileChecksum {
   std::string file;
@@ -45,14 +45,15 @@ bool names_a_file_within(const std::string& name) {
 
 std::vector<FileChecksum> parse_checksums(const fs::path& path) {
   try {
-    const Json document = parse_bounded_json<Json>(verify_sealed(path), path.string());
-    const Json& version = document.at("version");
-    if (document.at("format") != kFormatName || (version != 1 && version != kFormatVersion)) {
+    const OrderedJson document =
+        parse_bounded_json<OrderedJson>(verify_sealed(path), path.string());
+    const OrderedJson& version = document.at("version");
+    if (document.at("format") != kChecksumFormat || (version != 1 && version != kChecksumVersion)) {
       throw DataError(fmt::format("{}: it is not a {} document of version 1 or {}", path.string(),
-                                  kFormatName, kFormatVersion));
+                                  kChecksumFormat, kChecksumVersion));
     }
     std::vector<FileChecksum> files;
-    for (const Json& entry : document.at("files")) {
+    for (const OrderedJson& entry : document.at("files")) {
       files.push_back({entry.at("file").get<std::string>(),
                        json_integer<std::uint64_t>(entry.at("bytes")),
                        entry.at("xxh3").get<std::string>()});
@@ -64,7 +65,7 @@ std::vector<FileChecksum> parse_checksums(const fs::path& path) {
       }
     }
     return files;
-  } catch (const Json::exception& error) {
+  } catch (const OrderedJson::exception& error) {
     throw DataError(fmt::format("{}: {}", path.string(), error.what()));
   }
 }
@@ -85,12 +86,12 @@ std::string difference(const fs::path& directory, const FileChecksum& expected) 
 }
 
 void publish_checksums(const fs::path& directory, const std::vector<FileChecksum>& files) {
-  Json list = Json::array();
+  OrderedJson list = OrderedJson::array();
   for (const FileChecksum& file : files) {
     list.push_back({{"file", file.file}, {"bytes", file.bytes}, {"xxh3", file.hash}});
   }
-  const Json document{
-      {"format", kFormatName}, {"version", kFormatVersion}, {"files", std::move(list)}};
+  const OrderedJson document{
+      {"format", kChecksumFormat}, {"version", kChecksumVersion}, {"files", std::move(list)}};
   publish_file(directory / kChecksumsName, seal_json(document.dump(1) + "\n"));
 }
 

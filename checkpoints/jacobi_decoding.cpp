@@ -15,23 +15,23 @@ namespace jforge {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
-DataError refusal(const std::filesystem::path& path, std::string_view what) {
+DataError unusable_settings(const std::filesystem::path& path, std::string_view what) {
   return DataError(
       fmt::format("{}: {}; export the model again, or delete the file and give --block-size",
                   path.string(), what));
 }
 
 /// Null without the file.
-Json read_settings(const std::filesystem::path& directory) {
+ordered_json read_settings(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / kJacobiDecodingFile;
   if (!std::filesystem::exists(path)) {
     return nullptr;
   }
-  Json settings = try_bounded_json<Json>(read_file(path));
+  ordered_json settings = try_bounded_json<ordered_json>(read_file(path));
   if (!settings.is_object()) {
-    throw refusal(path, "it is no JSON object");
+    throw unusable_settings(path, "it is no JSON object");
   }
   return settings;
 }
@@ -40,16 +40,16 @@ Json read_settings(const std::filesystem::path& directory) {
 
 void write_jacobi_decoding(const std::filesystem::path& directory, std::int32_t block_size,
                            const TemplateArguments& arguments) {
-  Json settings = {{"method", "jacobi"}, {"block_size", block_size}};
+  ordered_json settings = {{"method", "jacobi"}, {"block_size", block_size}};
   if (!arguments.empty()) {
     settings["template_arguments"] =
-        parse_bounded_json<Json>(arguments_json(arguments), kJacobiDecodingFile);
+        parse_bounded_json<ordered_json>(arguments_json(arguments), kJacobiDecodingFile);
   }
   publish_file(directory / kJacobiDecodingFile, settings.dump(2) + "\n");
 }
 
 std::optional<std::int32_t> exported_block_size(const std::filesystem::path& directory) {
-  const Json settings = read_settings(directory);
+  const ordered_json settings = read_settings(directory);
   if (settings.is_null()) {
     return std::nullopt;
   }
@@ -57,24 +57,25 @@ std::optional<std::int32_t> exported_block_size(const std::filesystem::path& dir
   const bool whole = found != settings.end() && found->is_number_integer();
   const std::int64_t size = whole ? found->get<std::int64_t>() : 0;
   if (size < 1 || size > std::numeric_limits<std::int32_t>::max()) {
-    throw refusal(directory / kJacobiDecodingFile, "block_size is no whole number from 1 on");
+    throw unusable_settings(directory / kJacobiDecodingFile,
+                            "block_size is no whole number from 1 on");
   }
   return static_cast<std::int32_t>(size);
 }
 
-bool record_measured_decoding(const std::filesystem::path& directory, const Json& entry,
+bool record_measured_decoding(const std::filesystem::path& directory, const ordered_json& entry,
                               std::optional<std::int32_t> block_size) {
-  Json settings = read_settings(directory);
+  ordered_json settings = read_settings(directory);
   if (settings.is_null()) {
     return false;
   }
   if (block_size) {
     settings["block_size"] = *block_size;
   }
-  Json measured = Json::array({entry});
-  for (const Json& earlier : settings.value("measured", Json::array())) {
+  ordered_json measured = ordered_json::array({entry});
+  for (const ordered_json& earlier : settings.value("measured", ordered_json::array())) {
     const auto same = [&](const char* key) {
-      return earlier.is_object() && earlier.value(key, Json()) == entry.at(key);
+      return earlier.is_object() && earlier.value(key, ordered_json()) == entry.at(key);
     };
     if (!same("machine") || !same("batch_prompts")) {
       measured.push_back(earlier);

@@ -8,6 +8,7 @@
 
 #include "data/prompts/json_path_internal.h"
 #include "data/prompts/record_stream.h"
+#include "runtime/ascii.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -35,8 +36,6 @@ RecordValue to_value(simdjson::dom::element element) {
   value.text = simdjson::minify(element);
   return value;
 }
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 /// Returns the length of a leading "NaN", "Infinity" or "-Infinity" (Python's json), else 0.
 std::size_t no_number(std::string_view text) {

@@ -31,7 +31,7 @@ constexpr const char* kByCompat = "set train.compat";
 constexpr const char* kDataFields = "name the fields \"question\" and \"answer\"";
 constexpr const char* kOwnTemplate = "put the chat template into pretrain.tokenizer";
 constexpr const char* kByLimit = "set generate.max_new_tokens and train.filter_eos";
-constexpr KeyChange kOfLoss = {.other_loss = true};
+constexpr KeyChange kOfOtherLoss = {.other_loss = true};
 constexpr KeyChange kOfSamples = {.fixed_from = FixedFrom::round};
 
 constexpr RemovedKey kRemoved[] = {
@@ -39,11 +39,11 @@ constexpr RemovedKey kRemoved[] = {
     {"prompts.threads", "the import uses all cores"},
     {"generate.fixed_point", "answers are decoded token by token, as with \"ar\""},
     {"generate.lease_seconds", "set run.hang_limit_seconds"},
-    {"rounds.endpoint", kByCompat, "inclusive", kOfLoss, true, "exclusive"},
-    {"rounds.measure", kByCompat, "prefix", kOfLoss, true, "positionwise"},
-    {"rounds.target", kByCompat, "ratio", kOfLoss, true, "ceil_count"},
-    {"train.reduction", kByCompat, "token_mean", kOfLoss, false, "paper", "repo"},
-    {"train.spike_guard_measure", "the loss is what is compared", "loss", kOfLoss},
+    {"rounds.endpoint", kByCompat, "inclusive", kOfOtherLoss, true, "exclusive"},
+    {"rounds.measure", kByCompat, "prefix", kOfOtherLoss, true, "positionwise"},
+    {"rounds.target", kByCompat, "ratio", kOfOtherLoss, true, "ceil_count"},
+    {"train.reduction", kByCompat, "token_mean", kOfOtherLoss, false, "paper", "repo"},
+    {"train.spike_guard_measure", "the loss is what is compared", "loss", kOfOtherLoss},
     {"train.spike_guard_window", "it is always 32", "32"},
     {"train.spike_guard_patience", "it is always 8", "8"},
     {"train.collapse_prompts", "it is always 8"},

@@ -38,8 +38,8 @@ struct Shared {
 };
 
 /// `shared->mutex` guards `done` and `failure`; the thread owns the rest while it is queued.
-struct Operation final : Event::Source {
-  explicit Operation(std::shared_ptr<Shared> with) : shared(std::move(with)) {}
+struct QueuedCall final : Event::Source {
+  explicit QueuedCall(std::shared_ptr<Shared> with) : shared(std::move(with)) {}
   [[nodiscard]] bool reached(std::uint64_t place) const override;
   void wait(std::uint64_t place) const override;
 
@@ -52,12 +52,12 @@ struct Operation final : Event::Source {
   Rank root = 0;
 };
 
-bool Operation::reached(std::uint64_t /*place*/) const {
+bool QueuedCall::reached(std::uint64_t /*place*/) const {
   const std::lock_guard lock(shared->mutex);
   return done;
 }
 
-void Operation::wait(std::uint64_t /*place*/) const {
+void QueuedCall::wait(std::uint64_t /*place*/) const {
   std::unique_lock lock(shared->mutex);
   if (!done) {
     constexpr auto kLook = std::chrono::milliseconds(50);
@@ -88,7 +88,7 @@ std::span<std::uint8_t> bytes_of(const TensorView& view) {
 }
 
 template <class T>
-void sum(const Communicator& comm, const Operation& operation) {
+void sum(const Communicator& comm, const QueuedCall& operation) {
   const std::span<T> output = operation.output.span<T>();
   if (operation.kind == Kind::all_reduce_sum) {
     all_reduce_sum<T>(comm, output);
@@ -99,7 +99,7 @@ void sum(const Communicator& comm, const Operation& operation) {
   reduce_scatter_sum<T>(comm, {const_cast<T*>(input.data()), input.size()}, output);
 }
 
-void execute(const Communicator& comm, const Operation& operation) {
+void execute(const Communicator& comm, const QueuedCall& operation) {
   switch (operation.kind) {
     case Kind::all_reduce_sum:
     case Kind::reduce_scatter_sum:
@@ -118,7 +118,8 @@ void execute(const Communicator& comm, const Operation& operation) {
   }
 }
 
-void execute(const Communicator& comm, detail::DeviceStaging& staging, const Operation& operation) {
+void execute(const Communicator& comm, detail::DeviceStaging& staging,
+             const QueuedCall& operation) {
   switch (operation.kind) {
     case Kind::all_reduce_sum:
       staging.all_reduce_sum(comm, operation.output);
@@ -219,7 +220,7 @@ class HostCollectives final : public Collectives {
   Work append(Kind kind, const ConstTensorView& input, const TensorView& output, Rank root) {
     detail::expect_place(input, device());
     detail::expect_place(output, device());
-    const std::shared_ptr<Operation>& operation = free_operation();
+    const std::shared_ptr<QueuedCall>& operation = free_call();
     operation->kind = kind;
     operation->input = input;
     operation->output = output;
@@ -238,7 +239,7 @@ class HostCollectives final : public Collectives {
   }
 
   /// Returns an operation without waiters.
-  const std::shared_ptr<Operation>& free_operation() {
+  const std::shared_ptr<QueuedCall>& free_call() {
     const std::lock_guard lock(shared_->mutex);
     for (std::size_t tried = 0; tried < pool_.size(); ++tried) {
       next_ = (next_ + 1) % pool_.size();
@@ -246,7 +247,7 @@ class HostCollectives final : public Collectives {
         return pool_[next_];
       }
     }
-    pool_.push_back(std::make_shared<Operation>(shared_));
+    pool_.push_back(std::make_shared<QueuedCall>(shared_));
     next_ = pool_.size() - 1;
     return pool_.back();
   }
@@ -278,7 +279,7 @@ class HostCollectives final : public Collectives {
   }
 
   /// On the communication thread.
-  void run(Operation& operation) noexcept {
+  void run(QueuedCall& operation) noexcept {
     // After an error the ranks may be out of step, so nothing more is sent.
     if (failure_ == nullptr) {
       try {
@@ -318,7 +319,7 @@ class HostCollectives final : public Collectives {
   std::unique_ptr<detail::DeviceStaging> staging_;
   std::shared_ptr<Shared> shared_;
   int exceptions_before_;
-  std::vector<std::shared_ptr<Operation>> pool_;
+  std::vector<std::shared_ptr<QueuedCall>> pool_;
   std::size_t next_ = 0;
   std::exception_ptr failure_;  ///< Written by the communication thread.
   std::unique_ptr<HostQueue> queue_;

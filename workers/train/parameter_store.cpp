@@ -14,7 +14,7 @@ namespace jforge {
 
 namespace {
 
-constexpr std::int32_t kNone = -1;
+constexpr std::int32_t kNoFold = -1;
 
 }  // namespace
 
@@ -90,7 +90,7 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
     copying_ = make_cuda_queue();
     copied_.resize(gradients_work_.size());
   }
-  folds_.assign(slots_.count(), kNone);
+  folds_.assign(slots_.count(), kNoFold);
   folded_.assign(groups, false);
   if (counts_only) {
     return;
@@ -361,8 +361,8 @@ void ParameterStore::reduce(std::int32_t group) {
 
 /// Adds a slot's reduced block to those of earlier micro-batches.
 void ParameterStore::fold(std::size_t slot) {
-  const std::int32_t group = std::exchange(folds_[slot], kNone);
-  if (group == kNone) {
+  const std::int32_t group = std::exchange(folds_[slot], kNoFold);
+  if (group == kNoFold) {
     return;
   }
   gradients_work_[slot].before(home_.queue());

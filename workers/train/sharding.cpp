@@ -11,7 +11,7 @@ namespace jforge {
 
 namespace {
 
-constexpr std::int32_t kNone = -1;
+constexpr std::int32_t kNotResident = -1;
 constexpr std::size_t kEmbeddingSlot = 0;
 constexpr std::size_t kHeadSlot = 1;
 constexpr std::size_t kFirstLayerSlot = 2;
@@ -52,7 +52,7 @@ TensorView block_of(const TensorView& whole, int rank, int ranks) {
 GroupSlots::GroupSlots(const ParameterTable& table)
     : head_(static_cast<std::int32_t>(table.groups().size()) - 1),
       sizes_(kFirstLayerSlot + std::min(kLayerSlots, table.groups().size() - kFirstLayerSlot), 0),
-      resident_(sizes_.size(), kNone) {
+      resident_(sizes_.size(), kNotResident) {
   for (std::size_t group = 0; group < table.groups().size(); ++group) {
     std::int64_t& size = sizes_[slot_of(static_cast<std::int32_t>(group))];
     size = std::max(size, table.groups()[group].padded_size);
@@ -86,7 +86,7 @@ bool GroupSlots::place(std::int32_t group) {
   return true;
 }
 
-void GroupSlots::forget() { std::ranges::fill(resident_, kNone); }
+void GroupSlots::forget() { std::ranges::fill(resident_, kNotResident); }
 
 TrainingMemory training_memory(const ParameterTable& table, const Sharding& sharding) {
   const auto whole = static_cast<double>(table.flat_size());

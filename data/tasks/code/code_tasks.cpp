@@ -22,7 +22,7 @@ constexpr std::string_view kNumpyImports = "import numpy\nimport numpy as np\n";
 bool is_word_character(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
 }
-bool is_space(char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; }
+bool is_python_space(char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; }
 
 std::string_view kind_name(JsonNode::Kind kind) {
   switch (kind) {
@@ -291,13 +291,15 @@ bool mentions_word(std::string_view text, std::string_view name) {
   return false;
 }
 
-bool is_blank(std::string_view text) { return std::all_of(text.begin(), text.end(), is_space); }
+bool is_blank(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), is_python_space);
+}
 
 std::string_view stripped(std::string_view text) {
-  while (!text.empty() && is_space(text.front())) {
+  while (!text.empty() && is_python_space(text.front())) {
     text.remove_prefix(1);
   }
-  while (!text.empty() && is_space(text.back())) {
+  while (!text.empty() && is_python_space(text.back())) {
     text.remove_suffix(1);
   }
   return text;

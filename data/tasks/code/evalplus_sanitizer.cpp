@@ -15,7 +15,7 @@ const char* evalplus_sanitizer_source();  // Text of evalplus_sanitizer.py.
 
 namespace {
 
-constexpr double kLoadSeconds = 10.0;
+constexpr double kSanitizerLoadSeconds = 10.0;
 constexpr double kSanitizeSeconds = 30.0;
 
 }  // namespace
@@ -28,9 +28,9 @@ SanitizedProgram evalplus_sanitize(const std::string& text,
   request.entry_point = "sanitize";
   request.calls = {fmt::format("[{}, {}]", python_text_literal(replaced_utf8(text)),
                                entry_point ? python_text_literal(*entry_point) : "None")};
-  request.check_seconds = kLoadSeconds;
+  request.check_seconds = kSanitizerLoadSeconds;
   request.call_seconds = {kSanitizeSeconds};
-  request.total_seconds = kLoadSeconds + kSanitizeSeconds;
+  request.total_seconds = kSanitizerLoadSeconds + kSanitizeSeconds;
   SanitizedProgram sanitized;
   CodeRunResult result = runner.run(request, [&](std::int64_t, std::string_view json) {
     auto value = parse_json(json);

@@ -8,7 +8,7 @@
 namespace jforge {
 namespace {
 
-constexpr double kCheckSeconds = 3.0;
+constexpr double kHumanEvalSeconds = 3.0;
 
 constexpr std::string_view kEvalchemyRequest =
     "Please continue to complete the function. You are not allowed to modify the given code and do "
@@ -159,7 +159,7 @@ Verdict HumanevalTask::grade_program(const std::string& program, const TaskRecor
   }
   return run_checked(style_ == CodeStyle::evalchemy ? with_import_preamble(program) : program,
                      style_ == CodeStyle::evalplus ? check_apart(record) : check_of(record),
-                     kCheckSeconds, program, runner);
+                     kHumanEvalSeconds, program, runner);
 }
 
 }  // namespace jforge

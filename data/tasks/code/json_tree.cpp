@@ -1,13 +1,13 @@
 #include "data/tasks/code/json_tree.h"
 
 #include "data/tokenizer/unicode.h"
+#include "runtime/ascii.h"
 
 namespace jforge {
 namespace {
 
 constexpr int kMaxDepth = 512;
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_surrogate(char32_t unit) { return unit >= 0xD800 && unit <= 0xDFFF; }
 
 class Parser {

@@ -12,7 +12,7 @@
 namespace jforge {
 namespace {
 
-constexpr double kCheckSeconds = 10.0;
+constexpr double kMbppSeconds = 10.0;
 constexpr double kLmEvalCheckSeconds = 3.0;
 constexpr int kFirstTestProblem = 11;
 constexpr int kLastTestProblem = 510;
@@ -325,8 +325,7 @@ Verdict MbppTask::grade_program(const std::string& program, const TaskRecord& re
     check = record.fields.at("test_setup_code") + "\n";
   }
   check += fmt::format("{}\n", fmt::join(text_list(record, "test_list"), "\n"));
-  return run_checked(program, check, lm_eval ? kLmEvalCheckSeconds : kCheckSeconds, program,
-                     runner);
+  return run_checked(program, check, lm_eval ? kLmEvalCheckSeconds : kMbppSeconds, program, runner);
 }
 
 }  // namespace jforge

@@ -10,12 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/ascii.h"
+
 namespace jforge {
 namespace {
 
 constexpr std::size_t kMaxFractionDigits = 18;
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_word(char c) { return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '~'; }

@@ -7,11 +7,10 @@
 #include <utility>
 
 #include "data/tasks/math/answer_number.h"
+#include "runtime/ascii.h"
 
 namespace jforge {
 namespace {
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U; }
 

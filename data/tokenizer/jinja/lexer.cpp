@@ -8,11 +8,11 @@
 #include "data/tokenizer/jinja/text_internal.h"
 #include "data/tokenizer/jinja/value.h"
 #include "data/tokenizer/unicode.h"
+#include "runtime/ascii.h"
 
 namespace jforge::jinja {
 namespace {
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_name_part(char c) { return is_name_start(c) || is_digit(c); }
 

@@ -11,8 +11,6 @@
 namespace jforge::jinja {
 namespace {
 
-constexpr int kMaxValueDepth = 100;  // Nested lists.
-
 struct Style {
   bool json = false;
   bool ascii_only = false;

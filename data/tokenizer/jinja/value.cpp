@@ -7,8 +7,6 @@
 namespace jforge::jinja {
 namespace {
 
-constexpr int kMaxValueDepth = 100;  // Nested lists.
-
 bool same_text(Runtime& runtime, std::string_view left, std::string_view right) {
   if (left.size() != right.size()) return false;
   runtime.charge(left.size() / 16);

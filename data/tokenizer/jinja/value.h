@@ -199,6 +199,9 @@ class Runtime {
   std::size_t steps_left_ = 20'000'000;
 };
 
+/// Limit for nested lists and mappings where a value is compared or printed.
+inline constexpr int kMaxValueDepth = 100;
+
 bool truth(const Value& value);
 bool equal(Runtime& runtime, const Value& left, const Value& right);
 /// Returns the name in jinja2's messages.

@@ -23,7 +23,7 @@
 namespace jforge {
 namespace {
 
-constexpr std::size_t kStackBytes = std::size_t{256} * 1024;
+constexpr std::size_t kCloneStackBytes = std::size_t{256} * 1024;
 constexpr unsigned kNobody = 65534;
 // Descriptors are first moved above every target.
 constexpr int kClear = 400;
@@ -142,7 +142,7 @@ int outer_child(void* argument) {
   start.group = static_cast<gid_t>(syscall(SYS_getegid));
   // Second step, so that the namespaces belong to the unprivileged user. CLONE_PARENT makes it this
   // program's child.
-  start.inner = clone(inner_child, start.inner_stack + kStackBytes,
+  start.inner = clone(inner_child, start.inner_stack + kCloneStackBytes,
                       CLONE_VM | CLONE_VFORK | CLONE_PARENT | CLONE_NEWUSER | CLONE_NEWPID |
                           CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | SIGCHLD,
                       argument);
@@ -160,7 +160,7 @@ void reap(pid_t process) {
 class Stacks {
  public:
   Stacks()
-      : memory_(mmap(nullptr, 2 * kStackBytes, PROT_READ | PROT_WRITE,
+      : memory_(mmap(nullptr, 2 * kCloneStackBytes, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0)) {
     if (memory_ == MAP_FAILED) {
       throw EnvironmentError("code sandbox: no memory to start a process");
@@ -168,9 +168,9 @@ class Stacks {
   }
   Stacks(const Stacks&) = delete;
   Stacks& operator=(const Stacks&) = delete;
-  ~Stacks() { munmap(memory_, 2 * kStackBytes); }
+  ~Stacks() { munmap(memory_, 2 * kCloneStackBytes); }
   [[nodiscard]] std::byte* outer() const { return static_cast<std::byte*>(memory_); }
-  [[nodiscard]] std::byte* inner() const { return outer() + kStackBytes; }
+  [[nodiscard]] std::byte* inner() const { return outer() + kCloneStackBytes; }
 
  private:
   void* memory_;
@@ -209,8 +209,8 @@ pid_t start_process(const StartPlan& plan) {
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  const pid_t outer =
-      clone(outer_child, stacks.outer() + kStackBytes, CLONE_VM | CLONE_VFORK | SIGCHLD, &start);
+  const pid_t outer = clone(outer_child, stacks.outer() + kCloneStackBytes,
+                            CLONE_VM | CLONE_VFORK | SIGCHLD, &start);
   const int error = errno;
   if (dumpable == 1) {
     (void)prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);

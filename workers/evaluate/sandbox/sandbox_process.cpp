@@ -31,7 +31,7 @@ constexpr int kInitDescriptor = 253;
 constexpr int kLifelineDescriptor = 254;
 constexpr int kFirstHarnessDescriptor = 64;
 constexpr int kOpenFiles = 256;
-constexpr rlim_t kStackBytes = rlim_t{64} << 20;
+constexpr rlim_t kProgramStackBytes = rlim_t{64} << 20;
 constexpr std::chrono::seconds kStartPatience{60};
 
 struct Pipe {
@@ -170,7 +170,7 @@ SandboxProcess::SandboxProcess(const SandboxSetup& setup, const ProcessSettings&
                  // SIGXCPU at the soft limit; SIGKILL at the hard one, for programs that ignore it.
                  {RLIMIT_CPU, static_cast<rlim_t>(settings.cpu_seconds), 1},
                  {RLIMIT_FSIZE, static_cast<rlim_t>(setup.work_bytes)},
-                 {RLIMIT_STACK, kStackBytes},
+                 {RLIMIT_STACK, kProgramStackBytes},
                  {RLIMIT_NOFILE, kOpenFiles},
                  {RLIMIT_CORE, 0},
                  {RLIMIT_MEMLOCK, 0}};
