@@ -21,11 +21,11 @@ if [ $cuda = ON ]; then
   device=cuda
 fi
 # A folder that is already configured keeps its tests.
-tests=()
+fresh=()
 if [ ! -e "$build/CMakeCache.txt" ]; then
-  tests=(-DJFORGE_TESTS=OFF)
+  fresh=(-DJFORGE_TESTS=OFF -DJFORGE_UNITY=ON)
 fi
-cmake -S . -B "$build" -G Ninja "${tests[@]}" -DJFORGE_CUDA=$cuda >/dev/null
+cmake -S . -B "$build" -G Ninja "${fresh[@]}" -DJFORGE_CUDA=$cuda >/dev/null
 cmake --build "$build" --target jforge
 
 run=results/runs/quickstart

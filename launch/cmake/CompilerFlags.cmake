@@ -18,7 +18,12 @@ set(JFORGE_SANITIZER "" CACHE STRING "Sanitizers to build with: address,undefine
 add_library(jforge_compile_options INTERFACE)
 # Cuda.cmake sets nvcc's warnings.
 target_compile_options(jforge_compile_options INTERFACE
-  $<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wconversion;-Wshadow>)
+  $<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wconversion>)
+# Sources that are compiled together (JFORGE_UNITY) see each other's names.
+set(merged $<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>)
+target_compile_options(jforge_compile_options INTERFACE
+  $<$<AND:$<COMPILE_LANGUAGE:C,CXX>,$<NOT:${merged}>>:-Wshadow>
+  $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,${merged}>:-Wno-subobject-linkage>)
 # GCC 12 warns falsely about moved std::variant and std::optional members.
 target_compile_options(jforge_compile_options INTERFACE
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)

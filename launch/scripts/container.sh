@@ -25,7 +25,7 @@ case "${1:-}" in
       cuda_packages "cuda-nvcc-$cuda" "cuda-cudart-dev-$cuda" "libcublas-dev-$cuda" libnccl-dev
     fi
     cmake -S "$source" -B /build -G Ninja -DJFORGE_TESTS=OFF -DJFORGE_CUDA="$([ -n "$cuda" ] && echo ON || echo OFF)" \
-      -DCMAKE_BUILD_TYPE=Release
+      -DJFORGE_UNITY=ON -DCMAKE_BUILD_TYPE=Release
     cmake --build /build --target jforge
     (cd /build && cpack -G DEB)
     mkdir -p "$packages"

@@ -74,6 +74,13 @@ def compile_arguments(entry):
     return tuple(kept)
 
 
+def sources_of(path):
+    """Returns the sources that `path` compiles: those that it includes if CMake wrote it for JFORGE_UNITY."""
+    if path.parent.name != "Unity":
+        return [path]
+    return [pathlib.Path(name) for name in re.findall(r'^#include "(.*)"$', path.read_text(encoding="utf-8"), re.MULTILINE)]
+
+
 def alike(sources):
     """Returns {arguments: files} of `sources` {file: arguments}. Options are merged, because further macros and folders
     are harmless; other languages, other processors and OpenMP are not."""
@@ -124,10 +131,10 @@ def main():
     chosen = {pathlib.Path(a).resolve() for a in sys.argv[3:]}
     sources = {}
     for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
-        path = pathlib.Path(entry["file"]).resolve()
-        ours = path.suffix == ".cpp" and path.is_relative_to(root) and path.relative_to(root).parts[0] not in ("tests", "build")
-        if path in chosen or (ours and not chosen):
-            sources[path] = compile_arguments(entry)
+        for path in sources_of(pathlib.Path(entry["file"]).resolve()):
+            ours = path.suffix == ".cpp" and path.is_relative_to(root) and path.relative_to(root).parts[0] not in ("tests", "build")
+            if path in chosen or (ours and not chosen):
+                sources[path] = compile_arguments(entry)
     work = [(lines, arguments, group) for arguments, files in alike(sources).items() for lines, group in groups(files)]
     # Longest first, so that all cores end at about the same time.
     work.sort(key=lambda item: -item[0])
