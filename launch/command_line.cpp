@@ -301,8 +301,6 @@ void add_sweep(CLI::App& app, CommandLine& line) {
   add_model(*sub, options->model, false);
   sub->add_option("--out", options->out, "Directory for the results")->type_name("DIR");
   sub->add_option("--name", options->name, "The model's name in the results (its directory's)");
-  sub->add_flag("--roofline", options->roofline,
-                "Also measure latency against tokens decoded in parallel");
   run_distributed(*sub, line, options, sweep_command);
 }
 

@@ -82,8 +82,7 @@ struct SweepOptions {
   std::vector<std::string> overrides;
   std::filesystem::path model;
   std::filesystem::path out;
-  std::string name;       ///< As in EvaluateOptions.
-  bool roofline = false;  ///< Also measure the latency of parallel tokens.
+  std::string name;  ///< As in EvaluateOptions.
 };
 [[nodiscard]] ExitCode sweep_command(const SweepOptions& options, const MpiSession& session);
 

@@ -12,7 +12,6 @@
 #include "runtime/log.h"
 #include "runtime/stop_signal.h"
 #include "workers/evaluate/evaluation_plan.h"
-#include "workers/evaluate/work_queue.h"
 #include "workers/job_kernels.h"
 
 namespace jforge {
@@ -105,30 +104,22 @@ EvaluationContext EvaluationSession::context() {
 
 ExitCode EvaluationSession::finish(bool finished, const std::function<void()>& before_report) {
   display_.end();
-  // Other ranks sleep, which leaves all cores to rank 0's measurements.
-  WorkQueue rest(comm_, {}, 1);
   together(comm_, [&] {
-    try {
-      clock_.enter("report");
-      if (finished && root()) {
-        if (before_report) {
-          before_report();
-        }
-        const ReportTables tables = out_.empty() ? ReportTables{} : write_report(out_);
-        if (shows_tables_) {
-          const bool sweeps = folder_ == "sweep";
-          tell(stdout, fmt::format("{}{}Report: {}\n", sweeps ? tables.sweep : tables.evaluation,
-                                   sweeps ? std::string() : tables.headline,
-                                   (out_ / "report.md").string()));
-        }
-      }
-    } catch (...) {
-      rest.leave();
-      throw;
+    clock_.enter("report");
+    if (!finished || !root()) {
+      return;
     }
-    rest.leave();
+    if (before_report) {
+      before_report();
+    }
+    const ReportTables tables = out_.empty() ? ReportTables{} : write_report(out_);
+    if (shows_tables_) {
+      const bool sweeps = folder_ == "sweep";
+      tell(stdout,
+           fmt::format("{}{}Report: {}\n", sweeps ? tables.sweep : tables.evaluation,
+                       sweeps ? std::string() : tables.headline, (out_ / "report.md").string()));
+    }
   });
-  rest.close();
   if (!finished && root()) {
     log_warn("{}", out_.empty() ? "stopped; nothing was written"
                                 : "stopped; every finished sample is safe, run the same command "

@@ -79,7 +79,7 @@ ReportTables write_measurements(ReportWriter& report) {
     tables.sweep = write_sweep_section(report, *sweep);
   } else {
     report.missing.emplace_back(
-        "decoding settings and roofline: no sweep in this run; `jforge sweep` makes one");
+        "decoding settings: no sweep in this run; `jforge sweep` makes one");
   }
   if (tables.evaluation.empty()) {
     report.missing.emplace_back(

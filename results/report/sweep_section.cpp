@@ -10,7 +10,6 @@
 #include <optional>
 
 #include "results/analysis/polynomial_surface.h"
-#include "results/analysis/roofline.h"
 #include "results/report/chart.h"
 #include "results/report/recorded_settings.h"
 #include "results/report/speed_figures.h"
@@ -28,8 +27,6 @@ constexpr const char* kBlockSize = "block_size";
 constexpr int kCurveSteps = 120;
 // As many as colours.
 constexpr std::size_t kMaxLines = 7;
-// Third over first quartile of a latency; beyond it other work dominates.
-constexpr double kUnsteady = 1.5;
 
 [[noreturn]] void refuse(const std::string& what) {
   throw DataError("sweep/sweep.json: " + what + "; sweep again");
@@ -363,85 +360,6 @@ void write_block_size_figure(ReportWriter& report, const std::vector<Sweep>& swe
                 render_svg(chart));
 }
 
-std::string roofline_sentence(const RooflineFit& fit) {
-  switch (fit.shape) {
-    case RooflineShape::knee:
-      return fmt::format(
-          "Knee at {:.0f} tokens (95 % interval {:.0f}–{:.0f}): below it a forward pass takes "
-          "{:.3g} ms, beyond it {:.3g} ms more for each further 100 tokens. The fit is off by "
-          "{:.1f} %.",
-          *fit.knee, *fit.knee_low, *fit.knee_high, 1e3 * fit.flat_seconds,
-          1e5 * fit.seconds_per_row, 100 * fit.relative_error);
-    case RooflineShape::linear:
-      return fmt::format(
-          "No knee: latency grows from the first token on, {:.3g} ms + {:.3g} ms for each 100 "
-          "tokens. The fit is off by {:.1f} %.",
-          1e3 * fit.flat_seconds, 1e5 * fit.seconds_per_row, 100 * fit.relative_error);
-    case RooflineShape::flat:
-      break;
-  }
-  return fmt::format(
-      "No knee: a forward pass takes {:.3g} ms however many tokens were decoded in parallel here.",
-      1e3 * fit.flat_seconds);
-}
-
-void write_roofline(ReportWriter& report, const ReportJson& rows) {
-  std::vector<LatencyPoint> points;
-  ChartSeries measured{.name = "median, with quartiles", .dots = true};
-  TableCells table = {{"tokens in parallel", "ms per forward pass", "quartiles", "tokens/s"}};
-  for (const auto& row : rows) {
-    const LatencyPoint point{json_number(row, "rows"), json_number(row, "seconds")};
-    if (!(point.rows > 0 && point.seconds > 0)) {
-      refuse("a row of \"roofline\" has no positive \"rows\" and \"seconds\"");
-    }
-    points.push_back(point);
-    measured.x.push_back(point.rows);
-    measured.y.push_back(1e3 * point.seconds);
-    measured.low.push_back(1e3 * json_number(row, "seconds_low"));
-    measured.high.push_back(1e3 * json_number(row, "seconds_high"));
-    table.push_back(
-        {fmt::format("{:.0f}", point.rows), fmt::format("{:.3f}", 1e3 * point.seconds),
-         shown(measured.low.back(), "{:.3f}") + "–" + shown(measured.high.back(), "{:.3f}"),
-         fmt::format("{:.0f}", point.rows / point.seconds)});
-  }
-  report.text += "## Roofline\n\n";
-  if (measured.x.size() < 2) {
-    report.missing.emplace_back("knee of the roofline: one point is no curve");
-    report.text += markdown_table(table) + "\n";
-    return;
-  }
-  const auto unsteady = std::ranges::count_if(rows, [](const ReportJson& row) {
-    return json_number(row, "seconds_high") > kUnsteady * json_number(row, "seconds_low");
-  });
-  if (unsteady > 0) {
-    report.text += fmt::format(
-        "**Of {} points {} have quartiles further apart than a factor of {}: the machine was busy "
-        "with other work, and the fit is not to be relied on.**\n\n",
-        points.size(), unsteady, kUnsteady);
-  }
-  const RooflineFit fit = fit_roofline(points);
-  const auto [first, last] = std::ranges::minmax(measured.x);
-  ChartSeries fitted{.name = "fit", .dashed = true};
-  for (int i = 0; i <= kCurveSteps; ++i) {
-    fitted.x.push_back(first * std::pow(last / first, static_cast<double>(i) / kCurveSteps));
-    fitted.y.push_back(1e3 * fit.seconds(fitted.x.back()));
-  }
-  Chart chart{.title = "Latency over tokens decoded in parallel",
-              .x = {"tokens in one forward pass", true},
-              .y = {"milliseconds per forward pass", true},
-              .series = {measured, fitted}};
-  if (fit.knee) {
-    const auto [low, high] = std::ranges::minmax(measured.y);
-    chart.series.push_back({.name = fmt::format("knee at {:.0f}", *fit.knee),
-                            .x = {*fit.knee, *fit.knee},
-                            .y = {low, high},
-                            .dashed = true});
-  }
-  report.text += roofline_sentence(fit) + "\n\n";
-  report.figure("roofline", "Latency over tokens decoded in parallel", render_svg(chart));
-  report.text += markdown_table(table) + "\n";
-}
-
 }  // namespace
 
 std::string write_sweep_section(ReportWriter& report, const ReportJson& sweep) {
@@ -470,13 +388,6 @@ std::string write_sweep_section(ReportWriter& report, const ReportJson& sweep) {
     for (const Sweep& one : sweeps) {
       tables += write_one_sweep(report, one);
     }
-  }
-  const auto roofline = sweep.find("roofline");
-  if (roofline != sweep.end() && roofline->is_array() && !roofline->empty()) {
-    write_roofline(report, *roofline);
-  } else {
-    report.missing.emplace_back(
-        "roofline: not profiled in this sweep; `jforge sweep --roofline` does");
   }
   return tables;
 }

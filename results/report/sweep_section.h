@@ -7,8 +7,7 @@
 namespace jforge {
 
 /// `sweep`: {"model", "task", "method", "keys", "baseline", "points": [{"settings", figures …}],
-/// "further_tasks": [such objects], "roofline": [{"rows", "seconds", "seconds_low",
-/// "seconds_high"}]}, the last two optional (results/README.md). Adds absent parts to
+/// "further_tasks": [such objects]}, the last optional (results/README.md). Adds absent parts to
 /// `report.missing`. Returns each task's settings by tokens per second, and the fastest. Throws
 /// DataError if a part is malformed.
 std::string write_sweep_section(ReportWriter& report, const ReportJson& sweep);

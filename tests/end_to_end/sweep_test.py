@@ -2,7 +2,6 @@
 """`jforge sweep`: the same at any rank count, and after SIGKILL."""
 
 import json
-import os
 import random
 import unittest
 
@@ -105,21 +104,6 @@ class Sweep(EndToEndTest):
         before = self.points(out)
         self.sweep(out, ranks=1)
         self.assertEqual(before, self.points(out))
-
-    def test_a_stop_while_the_roofline_is_measured(self):
-        out = self.root / "stopped-roofline"
-        stopped = self.sweep(out, "--roofline", "--inject", "interrupt@roofline:0:3", expect=75)
-        self.assertIn("roofline", stopped.err)
-        self.assertFalse((out / "sweep" / "sweep.json").exists())
-        self.sweep(out, "--roofline")
-        sweep = self.points(out)
-        self.assertEqual("cpu", sweep["roofline_machine"]["device"])
-        # Kept for the same number of threads.
-        self.sweep(out)
-        self.assertEqual(sweep["roofline"], self.points(out)["roofline"])
-        threads = sweep["roofline_machine"]["threads"] + 1
-        self.sweep(out, env={**os.environ, "OMP_NUM_THREADS": str(threads)})
-        self.assertNotIn("roofline", self.points(out))
 
     def test_bad_sweeps_are_refused(self):
         for override, part in (("sweep.block_size=[]", "sweep"), ("sweep.block_size=[0]", "sweep.block_size"),

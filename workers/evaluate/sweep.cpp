@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/bounded_json.h"
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
 #include "runtime/text_seal.h"
@@ -42,23 +41,6 @@ Json sweep_of_task(const SweepConfig& sweep, const std::string& task, const std:
     json["points"].push_back(std::move(point));
   }
   return json;
-}
-
-// Rooflines do not depend on swept settings.
-Json earlier_roofline(const std::filesystem::path& path, const std::string& model,
-                      const Json& machine) {
-  if (!std::filesystem::exists(path)) {
-    return nullptr;
-  }
-  try {
-    const Json earlier = parse_bounded_json<Json>(read_sealed(path), "its text");
-    const bool same =
-        earlier.value("model", "") == model && earlier.value("roofline_machine", Json()) == machine;
-    return same ? earlier.value("roofline", Json()) : Json();
-  } catch (const std::exception& error) {
-    throw DataError(fmt::format("{}: not a sweep's result ({}); move it aside and sweep again",
-                                path.string(), error.what()));
-  }
 }
 
 }  // namespace
@@ -137,21 +119,14 @@ std::vector<DecodingMethod> sweep_methods(const SweepConfig& sweep, const Decodi
 }
 
 Json write_sweep(const SweepConfig& sweep, const std::vector<std::string>& tasks,
-                 const std::string& model, const std::filesystem::path& directory,
-                 const Json& machine, const Json& roofline) {
+                 const std::string& model, const std::filesystem::path& directory) {
   expect(!tasks.empty(), "a sweep over no task");
   const EvaluationSummary summary(directory);
   Json json = sweep_of_task(sweep, tasks.front(), model, summary);
   for (std::size_t i = 1; i < tasks.size(); ++i) {
     json["further_tasks"].push_back(sweep_of_task(sweep, tasks[i], model, summary));
   }
-  const std::filesystem::path path = directory / "sweep.json";
-  const Json kept = roofline.is_null() ? earlier_roofline(path, model, machine) : roofline;
-  if (!kept.is_null()) {
-    json["roofline_machine"] = machine;
-    json["roofline"] = kept;
-  }
-  publish_file(path, seal_json(json.dump(2) + "\n"));
+  publish_file(directory / "sweep.json", seal_json(json.dump(2) + "\n"));
   return json;
 }
 

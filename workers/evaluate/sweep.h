@@ -46,12 +46,8 @@ struct SweepConfig {
 ///   {"model", "task", "method", "keys": ["block_size", …],
 ///    "baseline": figures of "ar",
 ///    "points": [{"settings": {"block_size": 8}, figures…}, …]}
-/// `roofline`, an array of roofline_profile.h, becomes "roofline"; null keeps that of an earlier
-/// sweep.json of the same model and `machine` (roofline_machine()). Throws DataError if that file
-/// is malformed.
 nlohmann::ordered_json write_sweep(const SweepConfig& sweep, const std::vector<std::string>& tasks,
-                                   const std::string& model, const std::filesystem::path& directory,
-                                   const nlohmann::ordered_json& machine,
-                                   const nlohmann::ordered_json& roofline = nullptr);
+                                   const std::string& model,
+                                   const std::filesystem::path& directory);
 
 }  // namespace jforge

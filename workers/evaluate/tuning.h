@@ -1,9 +1,8 @@
 #pragma once
 
-/// Chooses decoding settings by tokens per second on this machine (the paper's appendix chooses
-/// them by tokens per forward and a roofline: METHOD.md §6.5). Every candidate decodes a sample of
-/// requests once. The fastest of each method are then measured in turn with AR, repeatedly
-/// (speed_record.h), and the fastest of these is the method's choice.
+/// Chooses decoding settings by tokens per second on this machine (METHOD.md §6.5). Every candidate
+/// decodes a sample of requests once. The fastest of each method are then measured in turn with AR,
+/// repeatedly (speed_record.h), and the fastest of these is the method's choice.
 
 #include <cstdint>
 #include <filesystem>

@@ -74,18 +74,6 @@ ReportJson sweep_of(const std::vector<std::string>& keys) {
   return sweep;
 }
 
-ReportJson roofline(double knee) {
-  auto rows = ReportJson::array();
-  for (int m = 1; m <= 1024; m *= 2) {
-    const double seconds = 0.01 * (1 + std::max(0.0, m - knee) / knee);
-    rows.push_back({{"rows", m},
-                    {"seconds", seconds},
-                    {"seconds_low", 0.9 * seconds},
-                    {"seconds_high", 1.1 * seconds}});
-  }
-  return rows;
-}
-
 class SweepSection : public ::testing::Test {
  protected:
   void write(const ReportJson& sweep) {
@@ -145,7 +133,6 @@ TEST_F(SweepSection, OneKeyIsATableSortedBySpeedAndACurve) {
               AllOf(HasSubstr(">fastest setting<"), HasSubstr(">AR<"), HasSubstr("#222222"),
                     HasSubstr(">measured, 95 % interval<"), HasSubstr(">polynomial of degree 2<")));
   EXPECT_THAT(figure("tpf_block_size"), AllOf(HasSubstr("gsm8k jacobi"), HasSubstr("#222222")));
-  EXPECT_THAT(report_.missing, Contains(HasSubstr("roofline")));
 }
 
 TEST_F(SweepSection, TheFastestMayBeAr) {
@@ -231,32 +218,11 @@ TEST_F(SweepSection, FurtherTasksHaveTheirOwnPartsAndShareAFigure) {
               AllOf(HasSubstr(">gsm8k jacobi<"), HasSubstr(">math:cot jacobi<")));
 }
 
-TEST_F(SweepSection, RooflineHasItsKnee) {
-  ReportJson sweep = sweep_of({"block_size"});
-  sweep["roofline"] = roofline(100);
-  write(sweep);
-  EXPECT_THAT(report_.text, AllOf(HasSubstr("## Roofline"), HasSubstr("Knee at 100 tokens"),
-                                  HasSubstr("below it a forward pass takes 10 ms"),
-                                  HasSubstr("10 ms more for each further 100 tokens")));
-  EXPECT_THAT(figure("roofline"), AllOf(HasSubstr(">knee at 100<"), HasSubstr("<path")));
-  EXPECT_THAT(report_.missing, Not(Contains(HasSubstr("roofline"))));
-  EXPECT_THAT(report_.text, Not(HasSubstr("busy")));
-  sweep["roofline"][3]["seconds_high"] = 1;
-  write(sweep);
-  EXPECT_THAT(report_.text, HasSubstr("Of 11 points 1 have quartiles"));
-  sweep["roofline"] = roofline(1e6);
-  write(sweep);
-  EXPECT_THAT(report_.text, HasSubstr("No knee: a forward pass takes 10 ms"));
-  EXPECT_THAT(figure("roofline"), Not(HasSubstr("knee at")));
-}
-
 TEST_F(SweepSection, WhatIsTooLittleIsSaid) {
   ReportJson sweep = sweep_of({"block_size"});
   sweep["points"] = ReportJson::array({sweep["points"][0]});
-  sweep["roofline"] = ReportJson::array({roofline(100)[0]});
   write(sweep);
-  EXPECT_THAT(report_.missing, AllOf(Contains(HasSubstr("surface over gsm8k jacobi")),
-                                     Contains(HasSubstr("one point is no curve"))));
+  EXPECT_THAT(report_.missing, Contains(HasSubstr("surface over gsm8k jacobi")));
   sweep["points"][0]["speed"][0]["tokens_per_second"] = nullptr;
   write(sweep);
   EXPECT_THAT(report_.missing, Contains(HasSubstr("no setting has a measured speed")));
@@ -296,7 +262,6 @@ TEST_F(SweepSection, WithoutABaselineThereIsNoSpeedUp) {
 TEST_F(SweepSection, GarbledSweepsAreRefused) {
   const auto refused = [&](const std::function<void(ReportJson&)>& damage) {
     ReportJson sweep = sweep_of({"block_size"});
-    sweep["roofline"] = roofline(100);
     damage(sweep);
     EXPECT_THAT(test::message_of<DataError>([&] { write(sweep); }), HasSubstr("sweep.json"))
         << "accepted " << sweep.dump().substr(0, 200);
@@ -309,9 +274,6 @@ TEST_F(SweepSection, GarbledSweepsAreRefused) {
   refused([](ReportJson& s) { s["points"][1]["settings"].erase("block_size"); });
   refused([](ReportJson& s) { s["further_tasks"] = 1; });
   refused([](ReportJson& s) { s["further_tasks"] = {1}; });
-  refused([](ReportJson& s) { s["roofline"][2]["seconds"] = 0; });
-  refused([](ReportJson& s) { s["roofline"][2].erase("rows"); });
-  refused([](ReportJson& s) { s["roofline"][2] = 1; });
 }
 
 }  // namespace

@@ -96,8 +96,7 @@ TEST(Sweep, TheFileHoldsThePointsInOrder) {
     }
     summary.publish();
   }
-  const Json written =
-      write_sweep(sweep, {"gsm8k", "gsm8k:cot_boxed"}, "m", directory.path(), nullptr);
+  const Json written = write_sweep(sweep, {"gsm8k", "gsm8k:cot_boxed"}, "m", directory.path());
   verify_sealed(directory / "sweep.json");
   Json json = Json::parse(read_text(directory / "sweep.json"));
   json.erase("checksum");
@@ -113,44 +112,7 @@ TEST(Sweep, TheFileHoldsThePointsInOrder) {
   EXPECT_EQ(json.at("points")[1].at("settings").at("block_size"), 16);
   ASSERT_EQ(json.at("further_tasks").size(), 1U);
   EXPECT_EQ(json.at("further_tasks")[0].at("task"), "gsm8k:cot_boxed");
-  EXPECT_THROW((void)write_sweep(sweep, {"gsm8k"}, "other", directory.path(), nullptr),
-               InternalError);
-}
-
-TEST(Sweep, TheRooflineOfTheSameModelAndMachineIsKept) {
-  const TemporaryDirectory directory;
-  SweepConfig sweep = two_blocks();
-  sweep.axes.at("block_size").values = {std::int64_t{4}};
-  {
-    EvaluationSummary summary(directory.path());
-    for (const std::string model : {"m", "other"}) {
-      summary.set(model, "gsm8k", "ar", {{"tpf", 1.0}, {"settings", "c"}});
-      summary.set(model, "gsm8k", "jacobi.block_size=4", {{"tpf", 2.0}, {"settings", "a"}});
-    }
-    summary.publish();
-  }
-  Json machine = {{"device", "cpu"}, {"threads", 2}};
-  const auto write = [&](const std::string& model, const Json& roofline) {
-    return write_sweep(sweep, {"gsm8k"}, model, directory.path(), machine, roofline);
-  };
-  const Json first = Json::array({{{"rows", 1}, {"seconds", 0.5}}});
-  const Json second = Json::array({{{"rows", 1}, {"seconds", 0.25}}});
-  EXPECT_FALSE(write("m", nullptr).contains("roofline"));
-  EXPECT_EQ(write("m", first).at("roofline"), first);
-  EXPECT_EQ(write("m", nullptr).at("roofline"), first);
-  EXPECT_EQ(write("m", second).at("roofline"), second);
-  EXPECT_EQ(write("m", nullptr).at("roofline_machine"), machine);
-  machine["threads"] = 1;
-  EXPECT_FALSE(write("m", nullptr).contains("roofline"));
-  EXPECT_EQ(write("m", first).at("roofline"), first);
-  machine["device"] = "cuda";
-  EXPECT_FALSE(write("m", nullptr).contains("roofline_machine"));
-  EXPECT_FALSE(write("other", nullptr).contains("roofline"));
-  for (const std::string damaged : {"{\"model\": \"other\"", "[1]"}) {
-    write_text(directory / "sweep.json", damaged);
-    EXPECT_THROW((void)write("other", nullptr), DataError) << damaged;
-    EXPECT_EQ(read_text(directory / "sweep.json"), damaged);
-  }
+  EXPECT_THROW((void)write_sweep(sweep, {"gsm8k"}, "other", directory.path()), InternalError);
 }
 
 }  // namespace
