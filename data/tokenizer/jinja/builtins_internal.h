@@ -31,7 +31,7 @@ enum class Takes {
 };
 struct Builtin {
   std::string_view name;
-  Value (*call)(Runtime&, const Value& self, const Parameters& given);  ///< Null: unsupported.
+  Value (*call)(Runtime&, const Value& self, const Parameters& given);
   std::array<std::string_view, 3> parameters = {};
   std::size_t required = 0;  ///< Mandatory parameters.
   Takes takes = Takes::plain;
@@ -55,8 +55,6 @@ class Parameters {
   }
   /// Fails if it is not an integer.
   [[nodiscard]] std::int64_t whole(std::size_t i, std::int64_t fallback) const;
-  /// Returns whole(), but of at most 1000; negative numbers count as 0.
-  [[nodiscard]] std::size_t blanks(std::size_t i, std::int64_t fallback) const;
   [[nodiscard]] bool flag(std::size_t i, bool fallback) const;
   /// Fails if it is not a string. Requires: it was given.
   [[nodiscard]] std::string_view text(std::size_t i) const;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 
 #include "data/tokenizer/jinja/builtins_internal.h"
 #include "data/tokenizer/jinja/text_internal.h"
@@ -39,41 +38,6 @@ Value safe(Runtime& runtime, const Value& value, const Parameters& given) {
   Value text = string(runtime, value, given);
   text.safe = true;
   return text;
-}
-
-Value indent(Runtime& runtime, const Value& value, const Parameters& given) {
-  expect_defined(value);
-  if (!value.is(Kind::string)) fail("the filter 'indent' takes a string");
-  const std::string blanks(given.blanks(0, 4), ' ');
-  const std::string text = std::string(value.text) + "\n";
-  const auto lines = split_lines(text);
-  runtime.charge_bytes(text.size() + lines.size() * blanks.size());
-  std::string out = given.flag(1, false) ? blanks : "";
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    if (i > 0) out += '\n';
-    if (i > 0 && !lines[i].empty()) out += blanks;
-    out += lines[i];
-  }
-  return runtime.text(out);
-}
-
-Value to_whole(Runtime& runtime, const Value& value, const Parameters& given) {
-  expect_defined(value);
-  if (value.is_number()) return Value(value.number());
-  if (value.is(Kind::string)) {
-    runtime.charge_bytes(value.text.size());
-    std::string_view text = strip(value.text, Side::both);
-    if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
-    std::int64_t whole = 0;
-    const auto parsed = std::from_chars(text.data(), text.data() + text.size(), whole);
-    if (parsed.ec == std::errc() && parsed.ptr == text.data() + text.size()) return Value(whole);
-    // Python accepts more numbers.
-    const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c & 0x80) != 0; };
-    if (std::ranges::any_of(text, is_digit)) {
-      fail("the filter 'int' of other texts than whole numbers in 64 bits is not supported");
-    }
-  }
-  return given[0] != nullptr ? *given[0] : Value(std::int64_t{0});
 }
 
 Value length_of(Runtime& runtime, const Value& value, const Parameters& /*given*/) {
@@ -136,7 +100,7 @@ Value follow(Runtime& runtime, Value item, const Value* path) {
   if (path == nullptr || path->is(Kind::none)) return item;
   if (!path->is(Kind::string)) fail("an attribute that is no string is not supported");
   runtime.charge_bytes(path->text.size());
-  for (const std::string_view name : split(path->text, ".", -1, false)) {
+  for (const std::string_view name : split(path->text, ".", -1)) {
     if (!name.empty() && name.front() >= '0' && name.front() <= '9') {
       fail("a number in the path of an attribute is not supported");
     }
@@ -205,87 +169,12 @@ Value select(Runtime& runtime, const Value& value, const Parameters& given) {
   return runtime.sequence(Kind::generator, kept);
 }
 
-// Ordering and comparing filters ignore case.
-
-struct Keyed {
-  Value key;
-  Value item;
-};
-std::vector<Keyed> keyed(Runtime& runtime, std::span<const Value> items, const Value* path) {
-  std::vector<Keyed> result;
-  for (const Value& item : items) {
-    Value key = follow(runtime, item, path);
-    if (key.is(Kind::string)) {
-      expect_plain(key);
-      runtime.charge_bytes(key.text.size());
-      key = runtime.text(lower(key.text));
-    }
-    result.push_back({key, item});
-  }
-  return result;
-}
-
-auto by_key(Runtime& runtime) {
-  return [&runtime](const Keyed& left, const Keyed& right) {
-    return less(runtime, left.key, right.key, "<");
-  };
-}
-
-Value items_in_order(Runtime& runtime, Kind kind, std::span<const Keyed> keys) {
-  std::vector<Value> items;
-  for (const Keyed& key : keys) items.push_back(key.item);
-  return runtime.sequence(kind, items);
-}
-
-Value sort(Runtime& runtime, const Value& value, const Parameters& given) {
-  if (!given.all().positional.empty()) fail("'sort' backwards is not supported");
-  if (given[0] != nullptr && given.text(0).find(',') != std::string_view::npos) {
-    fail("sorting by more than one attribute is not supported");
-  }
-  auto keys = keyed(runtime, items_of(runtime, value), given[0]);
-  std::ranges::stable_sort(keys, by_key(runtime));
-  return items_in_order(runtime, Kind::list, keys);
-}
-
-Value dictsort(Runtime& runtime, const Value& value, const Parameters& /*given*/) {
-  expect_defined(value);
-  if (!value.is(Kind::mapping)) fail("the filter 'dictsort' takes a mapping");
-  auto keys = keyed(runtime, items_of(runtime, value), nullptr);
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    const Entry& entry = value.mapping->entries[i];
-    keys[i].item = runtime.sequence(Kind::tuple, std::array{entry.key, entry.value});
-  }
-  std::ranges::stable_sort(keys, by_key(runtime));
-  return items_in_order(runtime, Kind::list, keys);
-}
-
-template <bool greatest>
-Value extreme(Runtime& runtime, const Value& value, const Parameters& /*given*/) {
-  const auto keys = keyed(runtime, items_of(runtime, value), nullptr);
-  if (keys.empty()) return undefined_because(runtime, "No aggregated item, sequence was empty.");
-  return (greatest ? std::ranges::max_element(keys, by_key(runtime))
-                   : std::ranges::min_element(keys, by_key(runtime)))
-      ->item;
-}
-
-Value unique(Runtime& runtime, const Value& value, const Parameters& /*given*/) {
-  std::vector<Keyed> kept;
-  for (const Keyed& keys : keyed(runtime, items_of(runtime, value), nullptr)) {
-    const auto same = [&](const Keyed& other) { return equal(runtime, other.key, keys.key); };
-    if (std::ranges::none_of(kept, same)) kept.push_back(keys);
-  }
-  return items_in_order(runtime, Kind::generator, kept);
-}
-
 constexpr auto kFilters = std::to_array<Builtin>({
     {"capitalize", changed<capitalized>},
     {"count", length_of, {}, 0, Takes::safe},
     {"d", default_of, {"default_value", "boolean"}, 0, Takes::safe},
     {"default", default_of, {"default_value", "boolean"}, 0, Takes::safe},
-    {"dictsort", dictsort},
     {"first", first},
-    {"indent", indent, {"width", "first"}},
-    {"int", to_whole, {"default"}},
     {"items", items},
     {"join", join, {"d"}},
     {"last", last},
@@ -293,20 +182,15 @@ constexpr auto kFilters = std::to_array<Builtin>({
     {"list", list},
     {"lower", changed<lower>},
     {"map", map, {}, 0, Takes::any},
-    {"max", extreme<true>},
-    {"min", extreme<false>},
     {"reject", select<false, false>, {}, 0, Takes::any},
     {"rejectattr", select<true, false>, {}, 0, Takes::any},
     {"replace", replace, {"old", "new"}, 2},
     {"safe", safe, {}, 0, Takes::safe},
     {"select", select<false, true>, {}, 0, Takes::any},
     {"selectattr", select<true, true>, {}, 0, Takes::any},
-    {"sort", sort, {"attribute"}},
     {"string", string, {}, 0, Takes::safe},
-    {"title", changed<titled_by_filter>},
-    {"tojson", to_json, {"ensure_ascii", "indent", "separators"}, 0, Takes::safe},
+    {"tojson", to_json, {"ensure_ascii"}, 0, Takes::safe},
     {"trim", trim, {"chars"}},
-    {"unique", unique},
     {"upper", changed<upper>},
 });
 

@@ -69,10 +69,7 @@ Value raise_exception(Runtime& runtime, const Value& /*self*/, const Parameters&
 }
 
 constexpr auto kFunctions = std::to_array<Builtin>({
-    {"cycler", nullptr},
     {"dict", dict, {}, 0, Takes::any},
-    {"joiner", nullptr},
-    {"lipsum", nullptr},
     {"namespace", name_space, {}, 0, Takes::any},
     {"raise_exception", raise_exception, {"message"}, 1},
     {"range", range, {"start", "stop", "step"}, 1},
@@ -183,8 +180,6 @@ constexpr auto kTests = std::to_array<Builtin>({
 
 Value call(Runtime& runtime, const Builtin& builtin, const Value& self,
            const Arguments& arguments) {
-  if (builtin.call == nullptr)
-    fail(fmt::format("the function '{}' is not supported", builtin.name));
   return builtin.call(runtime, self, Parameters(arguments, builtin));
 }
 
@@ -215,12 +210,6 @@ std::int64_t Parameters::whole(std::size_t i, std::int64_t fallback) const {
   expect_defined(*values_[i]);
   if (!values_[i]->is_number()) fail(fmt::format("argument {} must be a whole number", i + 1));
   return values_[i]->number();
-}
-
-std::size_t Parameters::blanks(std::size_t i, std::int64_t fallback) const {
-  const std::int64_t count = std::max<std::int64_t>(whole(i, fallback), 0);
-  if (count > 1000) fail("an indent of more than 1000 blanks");
-  return static_cast<std::size_t>(count);
 }
 
 bool Parameters::flag(std::size_t i, bool fallback) const {

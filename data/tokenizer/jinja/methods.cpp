@@ -18,28 +18,13 @@ Value str_strip(Runtime& runtime, const Value& self, const Parameters& given) {
   return Value(strip(self.text, side, characters));
 }
 
-template <bool from_right>
 Value str_split(Runtime& runtime, const Value& self, const Parameters& given) {
   const std::int64_t most = given.whole(1, -1);
   runtime.charge_bytes(self.text.size());
   if (!given.has(0)) fail("a split at blanks is not supported");
   const std::string_view separator = given.text(0);
   if (separator.empty()) fail("empty separator");
-  return runtime.texts(Kind::list, split(self.text, separator, most, from_right));
-}
-
-Value str_splitlines(Runtime& runtime, const Value& self, const Parameters& /*given*/) {
-  runtime.charge_bytes(self.text.size());
-  return runtime.texts(Kind::list, split_lines(self.text));
-}
-
-template <bool must_be_there>
-Value str_find(Runtime& runtime, const Value& self, const Parameters& given) {
-  runtime.charge_bytes(self.text.size());
-  const std::size_t at = find_text(self.text, given.text(0));
-  if (at != std::string_view::npos) return Value(length(self.text.substr(0, at)));
-  if (must_be_there) fail("substring not found");
-  return Value(std::int64_t{-1});
+  return runtime.texts(Kind::list, split(self.text, separator, most));
 }
 
 template <bool at_end>
@@ -59,27 +44,6 @@ Value str_replace(Runtime& runtime, const Value& self, const Parameters& given) 
     fail("a text is too long");
   }
   return runtime.text(replaced(self.text, old, by));
-}
-
-/// Supports only `{}` fields.
-Value str_format(Runtime& runtime, const Value& self, const Parameters& given) {
-  std::string out;
-  std::size_t next = 0;
-  const std::string_view text = self.text;
-  runtime.charge_bytes(text.size());
-  for (std::size_t at = 0; at < text.size(); ++at) {
-    if (text[at] != '{' && text[at] != '}') {
-      out += text[at];
-      continue;
-    }
-    if (!text.substr(at).starts_with("{}") || next == given.all().positional.size()) {
-      fail("a format with more than '{}' for each argument is not supported");
-    }
-    append_text(runtime, out, given.all().positional[next++]);
-    runtime.charge_bytes(out.size());
-    ++at;
-  }
-  return runtime.text(out);
 }
 
 template <std::string (*change)(std::string_view)>
@@ -111,16 +75,11 @@ Value dict_view(Runtime& runtime, const Value& self, const Parameters& /*given*/
 constexpr auto kStringMethods = std::to_array<Builtin>({
     {"capitalize", str_changed<capitalized>},
     {"endswith", str_edge<true>, {"suffix"}, 1},
-    {"find", str_find<false>, {"sub"}, 1},
-    {"format", str_format, {}, 0, Takes::any},
-    {"index", str_find<true>, {"sub"}, 1},
     {"lower", str_changed<lower>},
     {"lstrip", str_strip<Side::left>, {"chars"}},
     {"replace", str_replace, {"old", "new"}, 2},
-    {"rsplit", str_split<true>, {"sep", "maxsplit"}},
     {"rstrip", str_strip<Side::right>, {"chars"}},
-    {"split", str_split<false>, {"sep", "maxsplit"}},
-    {"splitlines", str_splitlines},
+    {"split", str_split, {"sep", "maxsplit"}},
     {"startswith", str_edge<false>, {"prefix"}, 1},
     {"strip", str_strip<Side::both>, {"chars"}},
     {"title", str_changed<titled>},
@@ -133,42 +92,6 @@ constexpr auto kMappingMethods = std::to_array<Builtin>({
     {"values", dict_view<EntryPart::value>},
 });
 
-/// Returns Python 3.12's other public methods: unsupported, not undefined.
-std::string_view unsupported_methods(Kind kind) {
-  switch (kind) {
-    case Kind::string:
-      return "casefold center count encode expandtabs format_map isalnum isalpha isascii isdecimal "
-             "isdigit isidentifier islower isnumeric isprintable isspace istitle isupper join "
-             "ljust "
-             "maketrans partition removeprefix removesuffix rfind rindex rjust rpartition swapcase "
-             "translate zfill";
-    case Kind::mapping:
-      return "clear copy fromkeys pop popitem setdefault update";
-    case Kind::list:
-      return "append clear copy count extend index insert pop remove reverse sort";
-    case Kind::tuple:
-      return "count index";
-    case Kind::boolean:
-    case Kind::integer:
-      return "as_integer_ratio bit_count bit_length conjugate denominator from_bytes imag "
-             "is_integer numerator real to_bytes";
-    case Kind::range:
-      return "count index start step stop";
-    default:
-      return {};
-  }
-}
-
-bool has_word(std::string_view words, std::string_view word) {
-  std::size_t at = word.empty() ? words.npos : words.find(word);
-  for (; at != words.npos; at = words.find(word, at + 1)) {
-    const std::size_t end = at + word.size();
-    const bool ends = end == words.size() || words[end] == ' ';
-    if (ends && (at == 0 || words[at - 1] == ' ')) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 const Builtin* find_method(Kind kind, std::string_view name) {
@@ -178,7 +101,7 @@ const Builtin* find_method(Kind kind, std::string_view name) {
   const auto found = std::ranges::find(methods, name, &Builtin::name);
   if (found != methods.end()) return &*found;
   const bool unknown = kind >= Kind::view && kind != Kind::mapping;
-  if (unknown || has_word(unsupported_methods(kind), name)) {
+  if (unknown) {
     fail(fmt::format("'{}' of a {} is not supported", name, type_name(kind)));
   }
   return nullptr;

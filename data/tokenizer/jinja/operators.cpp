@@ -176,9 +176,9 @@ Value slice(Runtime& runtime, const Value& object, const Value& begin, const Val
     fail(fmt::format("{} cannot be sliced", type_name(object.kind)));
   }
   const std::int64_t stride = index_of(step, 1);
-  const bool backward = stride == -1 && begin.is(Kind::missing) && end.is(Kind::missing);
+  const bool backward = !text && stride == -1 && begin.is(Kind::missing) && end.is(Kind::missing);
   if (stride != 1 && !backward) {
-    fail("a slice with a step is not supported, except [::-1]");
+    fail("a slice with a step is not supported, except [::-1] of a list");
   }
   const std::int64_t size = text ? length(object.text) : std::ssize(object.sequence->items);
   runtime.charge_bytes(text ? object.text.size() : static_cast<std::size_t>(size));
@@ -189,7 +189,6 @@ Value slice(Runtime& runtime, const Value& object, const Value& begin, const Val
   const std::int64_t from = bound(begin, 0);
   const std::int64_t count = std::max<std::int64_t>(bound(end, size) - from, 0);
   if (text) {
-    if (backward) return runtime.text(reversed(object.text));
     const std::size_t first = advanced(object.text, 0, from);
     return Value(object.text.substr(first, advanced(object.text, first, count) - first));
   }

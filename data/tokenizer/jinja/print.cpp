@@ -14,10 +14,6 @@ namespace {
 struct Style {
   bool json = false;
   bool ascii_only = false;
-  bool lines = false;  ///< One item per line.
-  std::size_t indent = 0;
-  std::string_view between_items = ", ";
-  std::string_view after_key = ": ";
 };
 
 /// Applies str.isprintable().
@@ -71,7 +67,7 @@ class Writer {
   void write(const Entry& entry) {
     if (style_.json && !entry.key.is(Kind::string)) fail("only strings are keys in JSON here");
     write(entry.key);
-    add(style_.after_key);
+    add(": ");
     write(entry.value);
   }
 
@@ -81,18 +77,11 @@ class Writer {
     {
       const Nesting nesting(depth_, kMaxValueDepth);
       for (std::size_t i = 0; i < items.size(); ++i) {
-        if (i > 0) add(style_.between_items);
-        begin_line();
+        if (i > 0) add(", ");
         write(items[i]);
       }
     }
-    if (!items.empty()) begin_line();
     add(close);
-  }
-
-  void begin_line() {
-    if (style_.lines)
-      add("\n" + std::string(static_cast<std::size_t>(depth_) * style_.indent, ' '));
   }
 
   void write_text(std::string_view text) {
@@ -153,20 +142,7 @@ void append_text(Runtime& runtime, std::string& out, const Value& value) {
 }
 
 Value to_json(Runtime& runtime, const Value& value, const Parameters& given) {
-  Style style{.json = true, .ascii_only = given.flag(0, false)};
-  if (given.has(1)) {
-    style.lines = true;
-    style.between_items = ",";
-    style.indent = given.blanks(1, 0);
-  }
-  if (given.has(2)) {
-    const auto parts = items_of(runtime, *given[2]);
-    if (parts.size() != 2 || !parts[0].is(Kind::string) || !parts[1].is(Kind::string)) {
-      fail("separators must be two strings");
-    }
-    style.between_items = parts[0].text;
-    style.after_key = parts[1].text;
-  }
+  const Style style{.json = true, .ascii_only = given.flag(0, false)};
   std::string out;
   Writer(runtime, out, style).write(value);
   return runtime.text(out);

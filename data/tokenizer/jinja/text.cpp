@@ -56,11 +56,6 @@ std::string_view strip_where(std::string_view text, Side side, Taken taken) {
   return text;
 }
 
-bool is_line_end(char32_t c) {
-  return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 ||
-         c == 0x2029;
-}
-
 /// Splits before characters for which `begins(previous, character)` and changes each part.
 template <typename Begins, typename Change>
 std::string changed_words(std::string_view text, Begins begins, Change change) {
@@ -106,16 +101,6 @@ std::size_t advanced(std::string_view text, std::size_t at, std::int64_t count) 
   return at;
 }
 
-std::string reversed(std::string_view text) {
-  std::string out;
-  while (!text.empty()) {
-    const std::size_t last = last_character(text);
-    out += text.substr(last);
-    text = text.substr(0, last);
-  }
-  return out;
-}
-
 std::size_t find_text(std::string_view text, std::string_view part, std::size_t from) {
   if (from > text.size() || part.size() > text.size() - from) return std::string_view::npos;
   if (part.empty()) return from;
@@ -151,49 +136,10 @@ std::string titled(std::string_view text) {
       capitalized);
 }
 
-std::string titled_by_filter(std::string_view text) {
-  const auto divides = [](char32_t c) {
-    return is_python_space(c) || std::u32string_view(U"-({[<").find(c) != std::u32string_view::npos;
-  };
-  return changed_words(
-      text, [&](char32_t before, char32_t c) { return divides(c) != divides(before); },
-      [](std::string_view word) {
-        const std::size_t first = code_point_at(word, 0).length;
-        return upper(word.substr(0, first)) + lower(word.substr(first));
-      });
-}
-
-std::vector<std::string_view> split_lines(std::string_view text) {
-  std::vector<std::string_view> lines;
-  std::size_t begin = 0;
-  for (std::size_t at = 0; at < text.size();) {
-    const CodePoint point = code_point_at(text, at);
-    std::size_t next = at + point.length;
-    if (is_line_end(point.value)) {
-      if (point.value == '\r' && next < text.size() && text[next] == '\n') ++next;
-      add_part(lines, text.substr(begin, at - begin));
-      begin = next;
-    }
-    at = next;
-  }
-  if (begin < text.size()) add_part(lines, text.substr(begin));
-  return lines;
-}
-
 std::vector<std::string_view> split(std::string_view text, std::string_view separator,
-                                    std::int64_t most, bool from_right) {
+                                    std::int64_t most) {
   if (separator.size() > text.size()) return {text};
   std::vector<std::string_view> parts;
-  if (from_right) {
-    const std::string backwards(text.rbegin(), text.rend());
-    for (const std::string_view part :
-         split(backwards, std::string(separator.rbegin(), separator.rend()), most, false)) {
-      const auto behind = static_cast<std::size_t>(part.data() - backwards.data()) + part.size();
-      add_part(parts, text.substr(text.size() - behind, part.size()));
-    }
-    std::ranges::reverse(parts);
-    return parts;
-  }
   std::size_t begin = 0;
   while (most < 0 || std::ssize(parts) < most) {
     const std::size_t at = find_text(text, separator, begin);

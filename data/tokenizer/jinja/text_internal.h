@@ -17,7 +17,6 @@ std::string_view strip(std::string_view text, Side side, std::string_view charac
 std::int64_t length(std::string_view text);
 /// Returns the offset `count` characters after `at`, which must exist.
 std::size_t advanced(std::string_view text, std::size_t at, std::int64_t count);
-std::string reversed(std::string_view text);
 
 /// Returns the offset or npos, in linear time.
 std::size_t find_text(std::string_view text, std::string_view part, std::size_t from = 0);
@@ -26,13 +25,10 @@ std::string upper(std::string_view text);
 std::string lower(std::string_view text);
 std::string capitalized(std::string_view text);
 std::string titled(std::string_view text);
-/// Applies jinja2's filter `title`, which differs from str.title().
-std::string titled_by_filter(std::string_view text);
 
-std::vector<std::string_view> split_lines(std::string_view text);
 /// Makes at most `most` splits, unless negative. Requires: `separator` is not empty.
 std::vector<std::string_view> split(std::string_view text, std::string_view separator,
-                                    std::int64_t most, bool from_right);
+                                    std::int64_t most);
 /// Requires: `old` is not empty.
 std::string replaced(std::string_view text, std::string_view old, std::string_view by);
 

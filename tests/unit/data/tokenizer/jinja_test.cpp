@@ -53,8 +53,6 @@ TEST(Jinja, BlanksAroundTags) {
               {"a \n {%- if true -%} \n b \n {%- endif -%} \n c", "abc"},
               {"  {{ 'x' }}  \n  {{- 'y' -}}  \n z", "  xyz"},
               {"a{# note #}\nb{#- note -#}\n c\n  {# note #}\nd", "abc\nd"},
-              {"x{% raw %} {{ y }} {% if %}\n{% endraw %}\nz", "x {{ y }} {% if %}\nz"},
-              {"x {%- raw -%} \n y {%- endraw -%} \n z", "xyz"},
               {"a\r\n{% if true %}\r\nb\rc{% endif %}\r\n", "a\nb\nc"},
               {"{{ 'a\r\nb' }}\n", "a\nb"},
               {"\343\200\200{%- if true %} x{% endif %}\302\240{%- if true %}y{% endif %}", " xy"},
@@ -107,9 +105,9 @@ TEST(Jinja, AttributesElementsAndSlices) {
         "||False"},
        {"{{ {'items': 1}['items'] }} {{ {'a': 1}['get']('a') }}", "1 1"},
        {"{{ 'hé😀'[1] }} {{ 'hé😀'[-1] }} {{ 'abc'[7] }}|{{ 'abc'['x'] }}|", "é 😀 ||"},
-       {"{{ 'abcdef'[1:3] }} {{ 'abcdef'[:-1] }} {{ 'abcdéf'[::-1] }} {{ 'abcdef'[-2:] }} {{ "
+       {"{{ 'abcdef'[1:3] }} {{ 'abcdef'[:-1] }} {{ 'abcdef'[-2:] }} {{ "
         "'hé😀x'[1:3] }} {{ 'abc'[5:] }}|{{ 'abc'[:0] }}|",
-        "bc abcde fédcba ef é😀 ||"},
+        "bc abcde ef é😀 ||"},
        {"{{ [1, 2, 3][1:] }} {{ (1, 2, 3)[::-1] }} {{ [1, 2][none:1] }} {{ range(5)[1:3]|list }} "
         "{{ [1, 2, 3][-9:9] }}",
         "[2, 3] (3, 2, 1) [1] [1, 2] [1, 2, 3]"},
@@ -202,8 +200,6 @@ TEST(Jinja, ScopesOfNames) {
        {"{% for x in [1] %}{{ x }}{% endfor %}{{ x is defined }}", "1False"},
        {"{% set x = 5 %}{% for x in [1] %}{{ x }}{% endfor %}{{ x }}", "15"},
        {"{% generation %}{% set x = 1 %}{{ x }}{% endgeneration %}{{ x is defined }}", "1False"},
-       {"{% filter upper %}a{{ 'b' }}{% endfilter %}", "AB"},
-       {"{% filter replace('a', 'b')|title %}a a{% endfilter %}", "B B"},
        {"{% for i in [1, 2] %}{% if loop.first %}{% set seen = i %}{% endif %}{{ seen is defined "
         "}}{% endfor %}",
         "TrueFalse"},
@@ -243,20 +239,16 @@ TEST(Jinja, MethodsOfPythonsTypes) {
         "\\n'.rstrip() }}|{{ '\343\200\200\302\205\034a\342\200\250'.strip() }}|{{ "
         "'éaé'.strip('é') }}",
         "a b|a| a|a|a|a"},
-       {"{{ 'a,b,,c'.split(',') }} {{ 'a,b,c'.split(',', 1) }} {{ 'a,b,c'.rsplit(',', 1) }} {{ "
-        "''.split(',') }} {{ 'aaa'.rsplit('aa') }} {{ 'aaa'.split('aa') }} {{ 'a'.rsplit('aa') }}",
-        "['a', 'b', '', 'c'] ['a', 'b,c'] ['a,b', 'c'] [''] ['a', ''] ['', 'a'] ['a']"},
+       {"{{ 'a,b,,c'.split(',') }} {{ 'a,b,c'.split(',', 1) }} {{ "
+        "''.split(',') }} {{ 'aaa'.split('aa') }}",
+        "['a', 'b', '', 'c'] ['a', 'b,c'] [''] ['', 'a']"},
        {"{{ 'abc'.startswith('ab') }} {{ 'abc'.endswith('x') }} {{ ''.startswith('') }}",
         "True False True"},
        {"{{ 'aBc'.upper() }} {{ 'ABC'.lower() }} {{ \"it's a b-c\".title() }} {{ 'aBC "
         "dE'.capitalize() }} {{ 'ß'.upper() }} {{ 'ΑΣ'.lower() }} {{ 'ßa'.capitalize() }} {{ "
         "'ǆa'.title() }}",
         "ABC abc It'S A B-C Abc de SS ας Ssa ǅa"},
-       {"{{ 'aXbXc'.replace('X', '-') }} {{ 'héllo'.find('l') }} {{ 'a'.find('x') }} {{ "
-        "'hello'.index('e') }}",
-        "a-b-c 2 -1 1"},
-       {"{{ 'a\\nb\\r\\nc\342\200\250d\013e\\n'.splitlines() }} {{ '<{}>{}'.format('a', none) }}",
-        "['a', 'b', 'c', 'd', 'e'] <a>None"},
+       {"{{ 'aXbXc'.replace('X', '-') }}", "a-b-c"},
        {"{{ {'a': 1}.get('a') }} {{ {'a': 1}.get('b') }} {{ {'a': 1}.get('b', 2) }} {{ {'a': 1, "
         "'b': 2}.keys()|list }} {{ {'a': 1}.values()|list }} {{ {'a': 1}.items()|list }}",
         "1 None 2 ['a', 'b'] [1] [('a', 1)]"}});
@@ -288,26 +280,15 @@ TEST(Jinja, Filters) {
        {"{% set g = messages|map(attribute='role') %}{{ g|first }} {{ g|join }} {{ g|join }}|",
         "user assistant |"},
        {"{{ ['a', 1, none]|join(', ') }} {{ 'abc'|join('.') }}", "a, 1, None a.b.c"},
-       {"{{ 'aB c-d'|upper }} {{ 'AB'|lower }} {{ \"it's aB-cD (eF\"|title }} {{ 'aBC'|capitalize "
+       {"{{ 'aB c-d'|upper }} {{ 'AB'|lower }} {{ 'aBC'|capitalize "
         "}} {{ 5|upper }}",
-        "AB C-D ab It's Ab-Cd (Ef Abc 5"},
+        "AB C-D ab Abc 5"},
        {"{{ 'aXbX'|replace('X', '-') }} {{ 121|replace(1, 'a') }}", "a-b- a2a"},
        {"{{ {'a': [1, 'é', none, true, {}], 'b': {'c': (1,)}}|tojson }} {{ "
         "'a\"\\n\\t\\\\/</x>&\001\x7f😀'|tojson }} {{ 'é😀\x7f'|tojson(ensure_ascii=true) }}",
         "{\"a\": [1, \"é\", null, true, {}], \"b\": {\"c\": [1]}} "
         "\"a\\\"\\n\\t\\\\/</x>&\\u0001\177😀\" \"\\u00e9\\ud83d\\ude00\\u007f\""},
-       {"{{ {'b': [1, {'c': 2}], 'a': []}|tojson(indent=2) }}\n{{ [1]|tojson(indent=0) }} {{ [1, "
-        "{'a': 2}]|tojson(separators=(',', ':')) }}",
-        "{\n  \"b\": [\n    1,\n    {\n      \"c\": 2\n    }\n  ],\n  \"a\": []\n}\n[\n1\n] "
-        "[1,{\"a\":2}]"},
-       {"{{ 5|string + 'x' }} {{ '5'|int + 1 }} {{ 'x'|int }} {{ 'x'|int(7) }} {{ ' -3 '|int }} {{ "
-        "'+4'|int }} {{ true|int }}",
-        "5x 6 0 7 -3 4 1"},
-       {"{{ [3, 1, 2]|min }} {{ ['b', 'A']|max }} {{ []|min }}|", "1 b |"},
-       {"{{ ['b', 'A', 'c']|sort }} {{ messages|sort(attribute='role')|map(attribute='role')|list "
-        "}} {{ ['a', 'A', 'b']|unique|list }} {{ {'b': 1, 'A': 2}|dictsort }}",
-        "['A', 'b', 'c'] ['assistant', 'user'] ['a', 'b'] [('A', 2), ('b', 1)]"},
-       {"{{ 'a\\nb\\n\\nc'|indent }} {{ 'a\\nb'|indent(2, true) }}", "a\n    b\n\n    c   a\n  b"},
+       {"{{ 5|string + 'x' }}", "5x"},
        {"{{ '<a>'|safe }} {{ [1]|tojson|safe }} {{ '<a>'|safe|string|length }}", "<a> [1] 3"},
        {"{{ 'a'|upper|lower|default('x') ~ 'b' }}", "ab"}});
 }
@@ -360,14 +341,12 @@ TEST(Jinja, EvaluationFailsAsJinja2Does) {
       {"{{ 'a' + 1 }}", "unsupported operand types for +: str object and int object"},
       {"{{ none + 'a' }}", "unsupported operand types for +"},
       {"{{ [] < 1 }}", "unsupported operand types for <"},
-      {"{{ messages|min }}", "unsupported operand types for <"},
       {"{{ 1 in 5 }}", "int object is not iterable"},
       {"{% for x in 5 %}{% endfor %}", "int object is not iterable"},
       {"{% for a, b in [[1]] %}{% endfor %}", "1 values for 2 names"},
       {"{{ 1 % 0 }}", "division by zero"},
       {"{{ 9223372036854775807 + 1 }}", "beyond 64 bits"},
       {"{{ 'a'.split('') }}", "empty separator"},
-      {"{{ 'a'.index('b') }}", "substring not found"},
       {"{{ none|length }}", "has no length"},
       {"{{ {[]: 1} }}", "is no key of a mapping"},
       {"{{ nothing|tojson }}", "has no JSON"},
@@ -385,7 +364,7 @@ TEST(Jinja, EvaluationFailsAsJinja2Does) {
 
 TEST(Jinja, WhatIsNotKnownFailsWhereItIsReached) {
   expect_all(
-      {{"{% if false %}{{ x|no_such }}{{ x is no_such }}{{ ''.zfill(1) }}{{ cycler() }}"
+      {{"{% if false %}{{ x|no_such }}{{ x is no_such }}{{ ''.zfill(1) }}"
         "{{ 'a' % 1 }}{{ 1.5 / 2 ** 3 // +4 }}{{ '\\x41' }}{{ 1 < 2 < 3 }}{{ self }}{% endif %}a",
         "a"}});
   expect_failures({
@@ -394,14 +373,12 @@ TEST(Jinja, WhatIsNotKnownFailsWhereItIsReached) {
       {"{{ 1 is no_such }}", "the test 'no_such' is not supported"},
       {"{{ [1]|map('no_such')|list }}", "the filter 'no_such' is not supported"},
       {"{{ [1]|select('no_such')|list }}", "the test 'no_such' is not supported"},
-      {"{{ 'a'.zfill(3) }}", "'zfill' of a str object is not supported"},
-      {"{{ (1).real }}", "'real' of a int object is not supported"},
-      {"{{ [1].append(2) }}", "'append' of a list object is not supported"},
-      {"{{ {}.update({}) }}", "'update' of a dict object is not supported"},
-      {"{{ cycler(1) }}", "the function 'cycler' is not supported"},
+      {"{{ 'a'.zfill(3) }}", "'str object' has no attribute 'zfill'"},
+      {"{{ [1].append(2) }}", "'list object' has no attribute 'append'"},
+      {"{{ {}.update({}) }}", "'dict object' has no attribute 'update'"},
+      {"{{ cycler(1) }}", "'cycler' is undefined"},
       {"{% for x in [1] %}{{ loop.cycle(1) }}{% endfor %}", "'loop.cycle' is not supported"},
       {"{{ '%s' % 1 }}", "formatting with '%' is not supported"},
-      {"{{ '{x}'.format(x=1) }}", "a format with more than '{}'"},
       {"{{ 4 / 2 }}", "the operator '/' is not supported"},
       {"{{ 4 // 2 }}", "the operator '//' is not supported"},
       {"{{ 4 ** 2 }}", "the operator '**' is not supported"},
@@ -413,13 +390,14 @@ TEST(Jinja, WhatIsNotKnownFailsWhereItIsReached) {
       {"{{ 99999999999999999999 }}", "the number '99999999999999999999' is not supported"},
       {"{{ '\\x41' }}", "the escape '\\x' in a string is not supported"},
       {"{{ '\\é' }}", "the escape '\\é' in a string is not supported"},
-      {"{{ 'abc'[::2] }}", "a slice with a step is not supported"},
+      {"{{ 'abc'[::-1] }}", "a slice with a step is not supported"},
+      {"{{ [1][::2] }}", "a slice with a step is not supported"},
       {"{{ 'a b'.split() }}", "a split at blanks is not supported"},
       {"{{ 'ab'.replace('', '.') }}", "replacing an empty text is not supported"},
       {"{{ 'ab'.replace('a', '.', 1) }}", "more than 2 arguments of 'replace' are not supported"},
       {"{{ [1]|tojson(sort_keys=true) }}", "the argument 'sort_keys' of 'tojson' is not supported"},
       {"{{ [[1]]|map(attribute=0)|list }}", "an attribute that is no string is not supported"},
-      {"{{ '4.9'|int }}", "other texts than whole numbers"},
+      {"{{ '4'|int }}", "the filter 'int' is not supported"},
       {"{% macro f() %}{{ caller() }}{% endmacro %}{{ f() }}", "'caller' is not supported"},
       {"{{ self }}", "'self' is not supported"},
       {"{{ [1]|map('string') }}", "printing a generator object is not supported"},
@@ -462,7 +440,7 @@ TEST(Jinja, WhatIsNoTemplateIsRefusedByLine) {
       {"{{", "a tag without its end"},
       {"{%", "a tag without its end"},
       {"{# a", "a comment without its end"},
-      {"{% raw %}a", "'raw' without its end"},
+      {"{% raw %}a", "the statement 'raw' is not supported"},
       {"{% set x | trim %}a{% endset %}", "a filter of a 'set' block is not supported"},
       {"{%+ if true %}{% endif %}", "'+' at the begin of a tag is not supported"},
       {"{% include 'a' %}", "the statement 'include' is not supported"},
@@ -529,9 +507,7 @@ TEST(Jinja, HostileTemplatesAreRefused) {
       {nested_by("90") + "{{ ns.x }}", "too many steps"},
       {nested_by("90") + "{{ ns.x|tojson }}", "too many steps"},
       {nested_by("90") + "{{ ns.x == ns.x }}", "too many steps"},
-      {"{{ 'a'|indent(99999999) }}", "more than 1000 blanks"},
-      {"{{ [1]|tojson(indent=99999999) }}", "more than 1000 blanks"},
-      {"{% for i in range(9999) %}{{ ('a' * 9999999).find('a' * 4999999 ~ 'b') }}{% endfor %}", ""},
+      {"{% for i in range(9999) %}{{ 'a' * 4999999 ~ 'b' in 'a' * 9999999 }}{% endfor %}", ""},
   });
 }
 
@@ -543,11 +519,6 @@ TEST(Jinja, WhatIsPrintedIsBoundedInSum) {
   };
   const std::string nested = "{{ k }}{% if n %}{{ f(n - 1) }}{% endif %}";
   expect_failures({
-      {big +
-           "{{ range(99999)|list|string|tojson }}{{ [range(99999)|list]|tojson(separators=(k, k)) "
-           "}}",
-       "too long"},
-      {big + many("{'b': 1}") + "{{ ns.b|tojson(separators=('', k)) }}", "too long"},
       {big + many("{k: 1}") + "{{ ns.b|tojson }}", "too long"},
       {big + many("k") + "{{ ns.b|tojson }}", "too long"},
       {big + many("k") + "{{ ns.b }}", "too long"},
@@ -567,8 +538,8 @@ TEST(Jinja, WorkTakesSteps) {
   std::string names;
   for (int i = 0; i < 2000; ++i) names += "{% set a" + std::to_string(i) + " = 1 %}";
   for (const std::string& jinja : std::vector<std::string>{
-           often("p.startswith(q)"), often("p.endswith(p)"), often("p|int"), often("p == q"),
-           often("p < q"), often("p|length"), texts + "{% set d = {p: 1} %}" + often("d[q]"),
+           often("p.startswith(q)"), often("p.endswith(p)"), often("p == q"), often("p < q"),
+           often("p|length"), texts + "{% set d = {p: 1} %}" + often("d[q]"),
            texts + "{% set d = namespace(dict({p: 1})) %}" + often("d[q]"), often("p is in([q])"),
            "{% set r = range(99999)|list %}{% for i in r %}{% set x = -1 in r %}{% endfor %}",
            "{% for i in range(99999) %}{% if false %}" + names + "{% endif %}{% endfor %}"}) {
