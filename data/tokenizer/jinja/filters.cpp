@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <utility>
 
 #include "data/tokenizer/jinja/builtins_internal.h"
 #include "data/tokenizer/jinja/text_internal.h"
@@ -38,6 +40,25 @@ Value safe(Runtime& runtime, const Value& value, const Parameters& given) {
   Value text = string(runtime, value, given);
   text.safe = true;
   return text;
+}
+
+Value to_whole(Runtime& runtime, const Value& value, const Parameters& given) {
+  expect_defined(value);
+  if (value.is_number()) return Value(value.number());
+  if (value.is(Kind::string)) {
+    runtime.charge_bytes(value.text.size());
+    std::string_view text = strip(value.text, Side::both);
+    if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
+    std::int64_t whole = 0;
+    const auto parsed = std::from_chars(text.data(), text.data() + text.size(), whole);
+    if (parsed.ec == std::errc() && parsed.ptr == text.data() + text.size()) return Value(whole);
+    // Python accepts more numbers.
+    const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c & 0x80) != 0; };
+    if (std::ranges::any_of(text, is_digit)) {
+      fail("the filter 'int' of other texts than whole numbers in 64 bits is not supported");
+    }
+  }
+  return given[0] != nullptr ? *given[0] : Value(std::int64_t{0});
 }
 
 Value length_of(Runtime& runtime, const Value& value, const Parameters& /*given*/) {
@@ -100,7 +121,7 @@ Value follow(Runtime& runtime, Value item, const Value* path) {
   if (path == nullptr || path->is(Kind::none)) return item;
   if (!path->is(Kind::string)) fail("an attribute that is no string is not supported");
   runtime.charge_bytes(path->text.size());
-  for (const std::string_view name : split(path->text, ".", -1)) {
+  for (const std::string_view name : split(path->text, ".", -1, false)) {
     if (!name.empty() && name.front() >= '0' && name.front() <= '9') {
       fail("a number in the path of an attribute is not supported");
     }
@@ -169,12 +190,36 @@ Value select(Runtime& runtime, const Value& value, const Parameters& given) {
   return runtime.sequence(Kind::generator, kept);
 }
 
+/// Sorts by the keys, ignoring case.
+Value dictsort(Runtime& runtime, const Value& value, const Parameters& /*given*/) {
+  expect_defined(value);
+  if (!value.is(Kind::mapping)) fail("the filter 'dictsort' takes a mapping");
+  std::vector<std::pair<Value, Value>> keyed;
+  for (const auto& [key, held] : value.mapping->entries) {
+    Value folded = key;
+    if (key.is(Kind::string)) {
+      expect_plain(key);
+      runtime.charge_bytes(key.text.size());
+      folded = runtime.text(lower(key.text));
+    }
+    keyed.emplace_back(folded, runtime.sequence(Kind::tuple, std::array{key, held}));
+  }
+  std::ranges::stable_sort(keyed, [&](const auto& left, const auto& right) {
+    return less(runtime, left.first, right.first, "<");
+  });
+  std::vector<Value> items;
+  for (const auto& [key, pair] : keyed) items.push_back(pair);
+  return runtime.sequence(Kind::list, items);
+}
+
 constexpr auto kFilters = std::to_array<Builtin>({
     {"capitalize", changed<capitalized>},
     {"count", length_of, {}, 0, Takes::safe},
     {"d", default_of, {"default_value", "boolean"}, 0, Takes::safe},
     {"default", default_of, {"default_value", "boolean"}, 0, Takes::safe},
+    {"dictsort", dictsort},
     {"first", first},
+    {"int", to_whole, {"default"}},
     {"items", items},
     {"join", join, {"d"}},
     {"last", last},

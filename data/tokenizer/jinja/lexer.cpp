@@ -120,6 +120,19 @@ class Lexer {
     return end.size() + (trims_line && text.substr(end.size()).starts_with('\n') ? 1 : 0);
   }
 
+  void read_raw() {
+    for (std::size_t tag = at_; (tag = text_.find("{%", tag)) != std::string::npos; tag += 2) {
+      const std::size_t name = skip_spaces(tag + (rest(tag + 2).starts_with('-') ? 3 : 2));
+      if (!rest(name).starts_with("endraw")) continue;
+      const std::size_t end = skip_spaces(name + std::string_view("endraw").size());
+      const std::size_t size = end_size(end, "%}", true);
+      if (size == 0) continue;
+      begin_tag(rest().substr(0, tag - at_), tag, true);
+      return move_to(end + size);
+    }
+    fail("'raw' without its end");
+  }
+
   void skip_comment(std::size_t inside) {
     for (std::size_t i = inside; i < text_.size(); ++i) {
       if (const std::size_t size = end_size(i, "#}", true)) {
@@ -136,7 +149,15 @@ class Lexer {
     std::string open;  // Expected closing brackets.
     while (at_ < text_.size()) {
       if (open.empty()) {
-        if (const std::size_t size = end_size(at_, prints ? "}}" : "%}", !prints)) {
+        const bool raw = !prints && tokens_.back().kind == Kind::name &&
+                         tokens_.back().text == "raw" &&
+                         tokens_[tokens_.size() - 2].kind == Kind::statement_begin;
+        if (const std::size_t size = end_size(at_, prints ? "}}" : "%}", !prints && !raw)) {
+          if (raw) {
+            tokens_.resize(tokens_.size() - 2);
+            move_to(at_ + size);
+            return read_raw();
+          }
           tokens_.push_back(
               {.kind = prints ? Kind::print_end : Kind::statement_end, .line = line_});
           move_to(at_ + size);

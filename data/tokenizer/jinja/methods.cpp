@@ -18,13 +18,21 @@ Value str_strip(Runtime& runtime, const Value& self, const Parameters& given) {
   return Value(strip(self.text, side, characters));
 }
 
+template <bool from_right>
 Value str_split(Runtime& runtime, const Value& self, const Parameters& given) {
   const std::int64_t most = given.whole(1, -1);
   runtime.charge_bytes(self.text.size());
   if (!given.has(0)) fail("a split at blanks is not supported");
   const std::string_view separator = given.text(0);
   if (separator.empty()) fail("empty separator");
-  return runtime.texts(Kind::list, split(self.text, separator, most));
+  return runtime.texts(Kind::list, split(self.text, separator, most, from_right));
+}
+
+Value str_find(Runtime& runtime, const Value& self, const Parameters& given) {
+  runtime.charge_bytes(self.text.size());
+  const std::size_t at = find_text(self.text, given.text(0));
+  if (at != std::string_view::npos) return Value(length(self.text.substr(0, at)));
+  return Value(std::int64_t{-1});
 }
 
 template <bool at_end>
@@ -44,6 +52,27 @@ Value str_replace(Runtime& runtime, const Value& self, const Parameters& given) 
     fail("a text is too long");
   }
   return runtime.text(replaced(self.text, old, by));
+}
+
+/// Supports only `{}` fields.
+Value str_format(Runtime& runtime, const Value& self, const Parameters& given) {
+  std::string out;
+  std::size_t next = 0;
+  const std::string_view text = self.text;
+  runtime.charge_bytes(text.size());
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if (text[at] != '{' && text[at] != '}') {
+      out += text[at];
+      continue;
+    }
+    if (!text.substr(at).starts_with("{}") || next == given.all().positional.size()) {
+      fail("a format with more than '{}' for each argument is not supported");
+    }
+    append_text(runtime, out, given.all().positional[next++]);
+    runtime.charge_bytes(out.size());
+    ++at;
+  }
+  return runtime.text(out);
 }
 
 template <std::string (*change)(std::string_view)>
@@ -75,11 +104,14 @@ Value dict_view(Runtime& runtime, const Value& self, const Parameters& /*given*/
 constexpr auto kStringMethods = std::to_array<Builtin>({
     {"capitalize", str_changed<capitalized>},
     {"endswith", str_edge<true>, {"suffix"}, 1},
+    {"find", str_find, {"sub"}, 1},
+    {"format", str_format, {}, 0, Takes::any},
     {"lower", str_changed<lower>},
     {"lstrip", str_strip<Side::left>, {"chars"}},
     {"replace", str_replace, {"old", "new"}, 2},
+    {"rsplit", str_split<true>, {"sep", "maxsplit"}},
     {"rstrip", str_strip<Side::right>, {"chars"}},
-    {"split", str_split, {"sep", "maxsplit"}},
+    {"split", str_split<false>, {"sep", "maxsplit"}},
     {"startswith", str_edge<false>, {"prefix"}, 1},
     {"strip", str_strip<Side::both>, {"chars"}},
     {"title", str_changed<titled>},

@@ -440,6 +440,7 @@ class Parser {
     if (name == "for") return parse_for(line);
     if (name == "set") return parse_set(line);
     if (name == "macro") return parse_macro(line);
+    if (name == "filter") return parse_filter_block(line);
     if (name == "generation") {
       Statement* made = make(Statement::Kind::generation, line);
       const OpenScope scope(*this, made->scope);
@@ -462,6 +463,16 @@ class Parser {
     Body body = parse_block({end}).first;
     loops_ = loops;
     return body;
+  }
+
+  Statement* parse_filter_block(int line) {
+    Statement* made = make(Statement::Kind::filter, line);
+    const OpenScope scope(*this, made->scope);
+    Expression* filter = parse_filter(make(Make::block, line));
+    while (is_sign("|")) filter = parse_filter(filter);
+    made->expressions = {filter};
+    made->bodies.push_back(parse_block({"endfilter"}).first);
+    return made;
   }
 
   Statement* parse_if(int line) {

@@ -41,6 +41,7 @@ struct Expression {
   enum class Kind {
     constant,     ///< `constant`
     name,         ///< variable `name`
+    block,        ///< text printed by a filter block's body
     list,         ///< operands
     tuple,        ///< operands
     mapping,      ///< key, value, key, value, …
@@ -88,6 +89,7 @@ struct Statement {
     set,         ///< targets = expressions[0]
     set_block,   ///< targets = bodies[0]
     macro,       ///< `text`(parameters); `expressions` are trailing defaults
+    filter,      ///< expressions[0] on bodies[0]
     generation,  ///< bodies[0]
     stop,        ///< break
     next,        ///< continue

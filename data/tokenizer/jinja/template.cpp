@@ -169,6 +169,8 @@ class Interpreter {
         return expression.constant;
       case Expression::Kind::name:
         return read(expression.name, frame);
+      case Expression::Kind::block:
+        return block_;
       case Expression::Kind::conditional:
         if (truth(operand(0))) return operand(1);
         if (expression.operands.size() > 2) return operand(2);
@@ -345,6 +347,7 @@ class Interpreter {
         assign(statement.target, evaluate(*statement.expressions[0], frame), frame);
         break;
       case Statement::Kind::set_block:
+      case Statement::Kind::filter:
       case Statement::Kind::generation:
         return run_block(statement, frame, out);
       case Statement::Kind::macro:
@@ -367,7 +370,7 @@ class Interpreter {
     return run(statement.bodies[branch], frame, out);
   }
 
-  /// Prints a body's output or assigns it.
+  /// Prints a body's output, filtered or not, or assigns it.
   Flow run_block(const Statement& statement, Frame* frame, std::string& out) {
     Frame* const inner = enter(statement.scope, frame);
     std::string printed;
@@ -377,6 +380,9 @@ class Interpreter {
     const Value value = runtime_.text(printed);
     if (statement.kind == Statement::Kind::set_block) {
       assign(statement.target, value, frame);
+    } else if (statement.kind == Statement::Kind::filter) {
+      block_ = value;
+      print(evaluate(*statement.expressions[0], inner), out);
     } else {
       print(value, out);
     }
@@ -409,6 +415,7 @@ class Interpreter {
 
   std::span<const Variable> variables_;
   Runtime& runtime_;
+  Value block_;              // Output of the filter block's body.
   std::size_t printed_ = 0;  // Bytes.
   int depth_ = 0;
   int line_ = 1;  // In the template.

@@ -137,9 +137,19 @@ std::string titled(std::string_view text) {
 }
 
 std::vector<std::string_view> split(std::string_view text, std::string_view separator,
-                                    std::int64_t most) {
+                                    std::int64_t most, bool from_right) {
   if (separator.size() > text.size()) return {text};
   std::vector<std::string_view> parts;
+  if (from_right) {
+    const std::string backwards(text.rbegin(), text.rend());
+    for (const std::string_view part :
+         split(backwards, std::string(separator.rbegin(), separator.rend()), most, false)) {
+      const auto behind = static_cast<std::size_t>(part.data() - backwards.data()) + part.size();
+      add_part(parts, text.substr(text.size() - behind, part.size()));
+    }
+    std::ranges::reverse(parts);
+    return parts;
+  }
   std::size_t begin = 0;
   while (most < 0 || std::ssize(parts) < most) {
     const std::size_t at = find_text(text, separator, begin);
