@@ -18,54 +18,25 @@ namespace {
 
 using TaskMaker = std::unique_ptr<Task> (*)(const TaskOptions&);
 
+template <typename Made, auto... variant>
+std::unique_ptr<Task> make(const TaskOptions& options) {
+  return std::make_unique<Made>(variant..., options);
+}
+
 /// A new task needs a class and a line here.
 const std::map<std::string, TaskMaker, std::less<>>& registry() {
   static const std::map<std::string, TaskMaker, std::less<>> tasks{
-      {"gsm8k",
-       [](const TaskOptions& options) -> std::unique_ptr<Task> {
-         return std::make_unique<Gsm8kTask>(options);
-       }},
-      {"humaneval",
-       [](const TaskOptions& options) -> std::unique_ptr<Task> {
-         return std::make_unique<HumanevalTask>(HumanevalTask::Variant::base, options);
-       }},
-      {"humaneval_plus",
-       [](const TaskOptions& options) -> std::unique_ptr<Task> {
-         return std::make_unique<HumanevalTask>(HumanevalTask::Variant::plus, options);
-       }},
-      {"ledger",
-       [](const TaskOptions& options) -> std::unique_ptr<Task> {
-         return std::make_unique<WordProblemsTask>(WordProblemsTask::Problems::ledger, options);
-       }},
-      {"math",
-       [](const TaskOptions& options) -> std::unique_ptr<Task> {
-         return std::make_unique<MathTask>(MathTask::Problems::all, options);
-       }},
-      {"math500",
-       [](const TaskOptions& options) -> std::unique_ptr<Task> {
-         return std::make_unique<MathTask>(MathTask::Problems::held_out, options);
-       }},
-      {"mbpp",
-       [](const TaskOptions& options) -> std::unique_ptr<Task> {
-         return std::make_unique<MbppTask>(MbppTask::Variant::full, options);
-       }},
-      {"mbpp_sanitized",
-       [](const TaskOptions& options) -> std::unique_ptr<Task> {
-         return std::make_unique<MbppTask>(MbppTask::Variant::sanitized, options);
-       }},
-      {"mbpp_plus",
-       [](const TaskOptions& options) -> std::unique_ptr<Task> {
-         return std::make_unique<MbppTask>(MbppTask::Variant::plus, options);
-       }},
-      {"mbpp_plus@0.1.0",
-       [](const TaskOptions& options) -> std::unique_ptr<Task> {
-         return std::make_unique<MbppTask>(MbppTask::Variant::plus_0_1, options);
-       }},
-      {"word_problems",
-       [](const TaskOptions& options) -> std::unique_ptr<Task> {
-         return std::make_unique<WordProblemsTask>(WordProblemsTask::Problems::word_problems,
-                                                   options);
-       }},
+      {"gsm8k", make<Gsm8kTask>},
+      {"humaneval", make<HumanevalTask, HumanevalTask::Variant::base>},
+      {"humaneval_plus", make<HumanevalTask, HumanevalTask::Variant::plus>},
+      {"ledger", make<WordProblemsTask, WordProblemsTask::Problems::ledger>},
+      {"math", make<MathTask, MathTask::Problems::all>},
+      {"math500", make<MathTask, MathTask::Problems::held_out>},
+      {"mbpp", make<MbppTask, MbppTask::Variant::full>},
+      {"mbpp_sanitized", make<MbppTask, MbppTask::Variant::sanitized>},
+      {"mbpp_plus", make<MbppTask, MbppTask::Variant::plus>},
+      {"mbpp_plus@0.1.0", make<MbppTask, MbppTask::Variant::plus_0_1>},
+      {"word_problems", make<WordProblemsTask, WordProblemsTask::Problems::word_problems>},
   };
   return tasks;
 }
