@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <charconv>
 #include <iostream>
@@ -443,21 +442,16 @@ void add_text(CLI::App& app, CommandLine& line) {
         ->capture_default_str();
     add_device(*sub, options->device);
     add_decode_weights(*sub, options->decode_weights);
-    const std::array traces{
-        sub->add_flag(
-            "--trace", options->trace,
-            "Show what each pass accepted, before the answer (NO_COLOR: without colours)"),
-        sub->add_option("--trace-svg", options->trace_svg, "The same as a picture")
-            ->type_name("FILE")};
+    CLI::Option* const trace = sub->add_flag(
+        "--trace", options->trace,
+        "Show what each pass accepted, before the answer (NO_COLOR: without colours)");
     for (CLI::Option* const compares :
          {sub->add_flag("--compare", options->compare,
                         "Show ar's answer and this method's side by side, pass by pass"),
           sub->add_option("--compare-svg", options->compare_svg,
                           "The same as a picture that moves at the pace of both")
               ->type_name("FILE")}) {
-      for (CLI::Option* const trace : traces) {
-        compares->excludes(trace);
-      }
+      compares->excludes(trace);
     }
     sub->callback([&line, options] { run_single(line, options, decode_command); });
   }

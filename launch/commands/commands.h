@@ -155,7 +155,6 @@ struct DecodeOptions {
   std::int64_t max_new_tokens = 256;
   std::uint64_t seed = 42;
   bool trace = false;
-  std::filesystem::path trace_svg;
   bool compare = false;  ///< With method ar.
   std::filesystem::path compare_svg;
 };

@@ -14,21 +14,19 @@
 namespace jforge {
 namespace {
 
-/// Colours are Okabe and Ito's, for colour-blind readers.
 struct KindStyle {
   const char* name;
   const char* open;
   const char* close;
   fmt::text_style terminal;
-  const char* fill;
 };
 
 const KindStyle& style_of(TraceKind kind) {
   static const std::array<KindStyle, 4> styles{{
-      {"accepted", "[", "]", fmt::fg(fmt::terminal_color::green), "#009e73"},
-      {"recycled", "{", "}", fmt::fg(fmt::terminal_color::magenta), "#cc79a7"},
-      {"stationary", "<", ">", fmt::fg(fmt::terminal_color::yellow), "#f0e442"},
-      {"draft", "", "", fmt::emphasis::faint, "#e8e8e8"},
+      {"accepted", "[", "]", fmt::fg(fmt::terminal_color::green)},
+      {"recycled", "{", "}", fmt::fg(fmt::terminal_color::magenta)},
+      {"stationary", "<", ">", fmt::fg(fmt::terminal_color::yellow)},
+      {"draft", "", "", fmt::emphasis::faint},
   }};
   return styles[static_cast<std::size_t>(kind)];
 }
@@ -206,60 +204,6 @@ std::string trace_text(std::span<const TraceRow> rows, const TokenText& text, bo
     shown += '\n';
   }
   return shown;
-}
-
-std::string trace_svg(std::span<const TraceRow> rows, const TokenText& text) {
-  constexpr int kFont = 12;
-  constexpr double kHeight = 20;
-  constexpr double kLeft = 84;
-  constexpr double kTop = 48;
-  std::vector<double> widths;
-  for (const TraceRow& row : rows) {
-    for (const TraceCell& cell : row) {
-      const auto at = static_cast<std::size_t>(cell.position);
-      widths.resize(std::max(widths.size(), at + 1), kHeight);
-      widths[at] = std::max(widths[at], text_width(visible_text(text(cell.token)), kFont) + 8);
-    }
-  }
-  std::vector<double> lefts{kLeft};
-  for (const double width : widths) {
-    lefts.push_back(lefts.back() + width);
-  }
-  std::string body;
-  const auto box = [&](double x, double y, double width, TraceKind kind, const std::string& label,
-                       const std::string& title) {
-    body += fmt::format(
-        "<g><title>{}</title><rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" "
-        "fill=\"{}\" stroke=\"#ffffff\"/>{}</g>\n",
-        xml_escaped(title), x, y, width, kHeight, style_of(kind).fill,
-        svg_text(x + width / 2, y + 14, label, "middle", kFont, "xml:space=\"preserve\""));
-  };
-  double legend = kLeft;
-  for (const TraceKind kind : kKinds) {
-    const std::string name = style_of(kind).name;
-    const double width = text_width(name, kFont) + 16;
-    box(legend, 12, width, kind, name, name);
-    legend += width + 8;
-  }
-  for (std::size_t pass = 0; pass < rows.size(); ++pass) {
-    const double y = kTop + kHeight * static_cast<double>(pass);
-    body +=
-        svg_text(kLeft - 8, y + 14,
-                 pass == 0 ? "prefill" : fmt::format("{}: {:+}", pass, known_tokens(rows[pass])),
-                 "end", kFont);
-    for (const TraceCell& cell : rows[pass]) {
-      const auto at = static_cast<std::size_t>(cell.position);
-      box(lefts[at], y, widths[at], cell.kind, visible_text(text(cell.token)),
-          fmt::format("pass {}, position {}: {}", pass, cell.position, style_of(cell.kind).name));
-    }
-  }
-  const double width = std::max(lefts.back(), legend) + 12;
-  const double height = kTop + kHeight * static_cast<double>(rows.size()) + 12;
-  return fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.1f}\" height=\"{1:.1f}\" "
-      "viewBox=\"0 0 {0:.1f} {1:.1f}\" font-family=\"sans-serif\">\n"
-      "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n{2}</svg>\n",
-      width, height, body);
 }
 
 std::string comparison_text(const TimedAnswer& left, const TimedAnswer& right,

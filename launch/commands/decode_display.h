@@ -32,8 +32,6 @@ using TokenText = std::function<std::string(TokenId)>;
 /// in [ ], { } and < >.
 [[nodiscard]] std::string trace_text(std::span<const TraceRow> rows, const TokenText& text,
                                      bool colours);
-/// Returns the same as SVG. Equal rows give equal bytes.
-[[nodiscard]] std::string trace_svg(std::span<const TraceRow> rows, const TokenText& text);
 
 struct TimedAnswer {
   std::string name;             ///< Method.

@@ -192,9 +192,6 @@ ExitCode decode_command(const DecodeOptions& options) {
     fmt::print("{}", trace_text(recorder.rows(result.tokens), text_of, shows_colours()));
   }
   answer.finish(result.tokens);
-  if (!options.trace_svg.empty()) {
-    write_output(options.trace_svg, trace_svg(recorder.rows(result.tokens), text_of));
-  }
   const DecodingCost cost{
       .sequences = 1, .tokens = std::ssize(result.tokens), .forwards = result.forwards};
   fmt::print(stderr, "{} tokens, {} forwards, {:.2f} tokens per forward, {:.0f} tokens/s\n",

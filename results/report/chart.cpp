@@ -94,6 +94,24 @@ struct Axis {
   }
 };
 
+std::string xml_escaped(const std::string& text) {
+  static const std::map<char, std::string> kEntities = {
+      {'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}};
+  std::string result;
+  for (const char c : text) {
+    const auto entity = kEntities.find(c);
+    result += entity == kEntities.end() ? std::string(1, c) : entity->second;
+  }
+  return result;
+}
+
+/// Returns the approximate width in pixels.
+double text_width(const std::string& text, double size) {
+  const auto letters = std::ranges::count_if(
+      text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; });
+  return 0.6 * size * static_cast<double>(letters);
+}
+
 std::string svg_line(double x1, double y1, double x2, double y2, const char* stroke,
                      const char* more = "") {
   return fmt::format(
@@ -306,23 +324,6 @@ class Drawing {
 };
 
 }  // namespace
-
-std::string xml_escaped(const std::string& text) {
-  static const std::map<char, std::string> kEntities = {
-      {'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}};
-  std::string result;
-  for (const char c : text) {
-    const auto entity = kEntities.find(c);
-    result += entity == kEntities.end() ? std::string(1, c) : entity->second;
-  }
-  return result;
-}
-
-double text_width(const std::string& text, double size) {
-  const auto letters = std::ranges::count_if(
-      text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; });
-  return 0.6 * size * static_cast<double>(letters);
-}
 
 std::string svg_text(double x, double y, const std::string& text, const char* anchor, int size,
                      const std::string& more) {

@@ -49,10 +49,6 @@ struct Chart {
 /// Returns a document of 720 × 420, higher if the legend needs several lines.
 [[nodiscard]] std::string render_svg(const Chart& chart);
 
-/// Returns `text` with &, <, > and " as entities.
-[[nodiscard]] std::string xml_escaped(const std::string& text);
-/// Returns the approximate width in pixels.
-[[nodiscard]] double text_width(const std::string& text, double size);
 /// Returns a text element. `anchor`: start, middle or end; `more`: further attributes.
 [[nodiscard]] std::string svg_text(double x, double y, const std::string& text, const char* anchor,
                                    int size, const std::string& more = {});

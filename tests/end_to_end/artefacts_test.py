@@ -4,7 +4,6 @@
 import json
 import math
 import os
-import re
 import shutil
 import subprocess
 import unittest
@@ -37,21 +36,17 @@ class Artefacts(EndToEndTest):
         greedy = self.jforge(*words, "--method", "ar")
         self.assertEqual(plain.out, greedy.out)
         for method in ("jacobi", "mr"):
-            picture = self.root / f"{method}.svg"
-            traced = self.jforge(*words, "--method", method, "--trace", "--trace-svg", picture)
+            traced = self.jforge(*words, "--method", method, "--trace")
             self.assertTrue(traced.out.endswith("\n" + greedy.out))
             shown = traced.out[: -len(greedy.out)]
             self.assertTrue(shown.startswith("pass known  [accepted]"))
             passes = len(shown.splitlines()) - 2
             self.assertIn(f" {passes} forwards", traced.err)
-            boxes = [box for box in xml.etree.ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}title")
-                     if re.fullmatch(r"pass \d+, position \d+: (accepted|recycled)", box.text)]
-            self.assertEqual(int(traced.err.split(" tokens,")[0].split()[-1]), len(boxes))
             fifo = self.root / f"{method}.fifo"
             os.mkfifo(fifo)
             reader = subprocess.Popen(["cat", fifo], stdout=subprocess.PIPE)
-            self.jforge(*words, "--method", method, "--trace-svg", fifo)
-            self.assertEqual(picture.read_bytes(), reader.communicate(timeout=60)[0])
+            self.jforge(*words, "--method", method, "--compare-svg", fifo)
+            xml.etree.ElementTree.fromstring(reader.communicate(timeout=60)[0])
             self.assertTrue(fifo.is_fifo())
             picture = self.root / f"{method}.compare.svg"
             compared = self.jforge(*words, "--method", method, "--compare", "--compare-svg", picture).out

@@ -289,7 +289,7 @@ class BadConfigurations(BadInput):
         config, _ = self.config("line")
         for words in ((), ("rnu", config), ("run",), ("run", config, "--no-such"), ("run", config, "--set", "run.seed"),
                       ("run", config, "--inject", "nonsense"), ("train", config), ("probe", "decode"),
-                      ("decode", "--model", self.model, "--prompt", "a", "--trace-svg", "t.svg", "--compare"),
+                      ("decode", "--model", self.model, "--prompt", "a", "--trace", "--compare"),
                       ("run", config, "--resume", "/nonexistent/checkpoint")):
             with self.subTest(words=words):
                 code = INPUT if "--resume" in words else USAGE

@@ -53,8 +53,8 @@ TEST(CommandLine, JobsAreDistributedAndToolsAreNot) {
   }
   for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
            {"tokenize", "--model", "m", "--decode"},
-           {"decode", "--model", "m", "--prompt", "p", "--method", "ar", "--trace", "--trace-svg",
-            "t.svg", "--device", "cpu"},
+           {"decode", "--model", "m", "--prompt", "p", "--method", "ar", "--trace", "--device",
+            "cpu"},
            {"export", "checkpoint", "out", "--dtype", "float32"},
            {"verify", "p"},
            {"inspect", "p"},

@@ -69,15 +69,6 @@ TEST(TraceText, MarksKindsWithOrWithoutColours) {
   EXPECT_THAT(coloured, Not(HasSubstr("[one]")));
 }
 
-TEST(TraceSvg, ShowsEachTokenEscapedAndIsDeterministic) {
-  const std::string svg = trace_svg(some_rows(), some_text);
-  for (const char* token : {">one<", ">&lt;two&gt;<", ">th\\n<", ">&amp;4<", ">\\xe2<"}) {
-    EXPECT_THAT(svg, HasSubstr(token));
-  }
-  EXPECT_THAT(svg, HasSubstr("pass 1, position 2: recycled"));
-  EXPECT_EQ(svg, trace_svg(some_rows(), some_text));
-}
-
 TimedAnswer timed(std::string name, std::vector<TraceRow> rows, std::vector<double> seconds) {
   return {std::move(name), std::move(rows), std::move(seconds)};
 }
