@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 CODE = {".cpp", ".h", ".cu", ".cuh", ".py", ".sh", ".cmake", ".c"}
-LINES = {"source": 86_000, "tests": 72_700}  # with AMX; to fall to 80,000 and 66,000
+LINES = {"source": 86_500, "tests": 72_200}  # with AMX, int8 and tune; to fall to 80,000 and 66,000
 WORDS = {"README.md": 1_300, "ARCHITECTURE.md": 1_800, "CONTRIBUTING.md": 1_300, "all pages": 44_800}
 PAGE_LINES = {"CHANGELOG.md": 60}
 
