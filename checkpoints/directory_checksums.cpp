@@ -10,10 +10,12 @@
 #include <system_error>
 #include <vector>
 
+#include "checkpoints/jacobi_decoding.h"
 #include "runtime/bounded_json.h"
 #include "runtime/content_hash.h"
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
+#include "runtime/read_file.h"
 #include "runtime/text_seal.h"
 
 namespace jforge {
@@ -85,18 +87,9 @@ std::string difference(const fs::path& directory, const FileChecksum& expected) 
              : expected.file + " does not match its checksum";
 }
 
-void publish_checksums(const fs::path& directory, const std::vector<FileChecksum>& files) {
-  OrderedJson list = OrderedJson::array();
-  for (const FileChecksum& file : files) {
-    list.push_back({{"file", file.file}, {"bytes", file.bytes}, {"xxh3", file.hash}});
-  }
-  const OrderedJson document{
-      {"format", kChecksumFormat}, {"version", kChecksumVersion}, {"files", std::move(list)}};
-  publish_file(directory / kChecksumsName, seal_json(document.dump(1) + "\n"));
-}
-
-FileChecksum checksum_of(const fs::path& directory, const std::string& name) {
-  return {name, fs::file_size(directory / name), hash_hex(hash_file(directory / name))};
+bool seals_itself(const fs::path& directory, const std::string& name) {
+  return name == kJacobiDecodingFile && fs::is_regular_file(directory / name) &&
+         examine_seal(read_file(directory / name)) == TextSeal::holds;
 }
 
 /// Returns the files of `directory` and of its folders, sorted.
@@ -119,29 +112,17 @@ std::vector<std::string> listing_of(const fs::path& directory) {
 }  // namespace
 
 void write_checksums(const fs::path& directory) {
-  std::vector<FileChecksum> files;
+  OrderedJson list = OrderedJson::array();
   for (const std::string& name : listing_of(directory)) {
-    if (fs::is_regular_file(directory / name) && name != kChecksumsName) {
-      files.push_back(checksum_of(directory, name));
+    const fs::path file = directory / name;
+    if (fs::is_regular_file(file) && name != kChecksumsName && !seals_itself(directory, name)) {
+      list.push_back(
+          {{"file", name}, {"bytes", fs::file_size(file)}, {"xxh3", hash_hex(hash_file(file))}});
     }
   }
-  publish_checksums(directory, files);
-}
-
-void replace_listed_file(const fs::path& directory, const std::string& name,
-                         std::string_view content) {
-  const fs::path path = directory / kChecksumsName;
-  if (!fs::exists(path)) {
-    publish_file(directory / name, content);
-    return;
-  }
-  std::vector<FileChecksum> files = parse_checksums(path);
-  std::erase_if(files, [&](const FileChecksum& file) { return file.file == name; });
-  publish_checksums(directory, files);
-  publish_file(directory / name, content);
-  files.insert(std::ranges::lower_bound(files, name, {}, &FileChecksum::file),
-               checksum_of(directory, name));
-  publish_checksums(directory, files);
+  const OrderedJson document{
+      {"format", kChecksumFormat}, {"version", kChecksumVersion}, {"files", std::move(list)}};
+  publish_file(directory / kChecksumsName, seal_json(document.dump(1) + "\n"));
 }
 
 std::vector<std::string> unlisted_files(const fs::path& directory) {
@@ -153,7 +134,7 @@ std::vector<std::string> unlisted_files(const fs::path& directory) {
   try {
     const std::vector<FileChecksum> files = parse_checksums(path);
     std::erase_if(names, [&](const std::string& name) {
-      return name == kChecksumsName ||
+      return name == kChecksumsName || name == kJacobiDecodingFile ||
              std::ranges::find(files, name, &FileChecksum::file) != files.end();
     });
   } catch (const DataError&) {
@@ -169,7 +150,16 @@ bool check_checksums(const fs::path& directory) {
     return false;
   }
   std::vector<std::string> wrong;
-  for (const FileChecksum& file : parse_checksums(path)) {
+  const std::vector<FileChecksum> files = parse_checksums(path);
+  const bool sealed = seals_itself(directory, kJacobiDecodingFile);
+  if (!sealed && fs::exists(directory / kJacobiDecodingFile) &&
+      std::ranges::find(files, kJacobiDecodingFile, &FileChecksum::file) == files.end()) {
+    wrong.push_back(fmt::format("{} does not match its checksum", kJacobiDecodingFile));
+  }
+  for (const FileChecksum& file : files) {
+    if (sealed && file.file == kJacobiDecodingFile) {
+      continue;
+    }
     if (std::string what = difference(directory, file); !what.empty()) {
       wrong.push_back(std::move(what));
     }

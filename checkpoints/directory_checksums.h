@@ -6,11 +6,10 @@
 ///    "files": [{"file": NAME, "bytes": N, "xxh3": 16 hex digits}, …], "checksum": …}
 ///
 /// NAME may be FOLDER/NAME since version 2. Sorted by name; "checksum" is the record's own seal
-/// (runtime/text_seal.h).
+/// (runtime/text_seal.h). jacobi_decoding.json, which changes later, has a seal of its own instead.
 
 #include <filesystem>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace jforge {
@@ -20,12 +19,6 @@ inline constexpr const char* kChecksumsName = "checksums.json";
 /// Publishes checksums of the present files. Throws EnvironmentError, or
 /// std::filesystem::filesystem_error if the directory cannot be listed.
 void write_checksums(const std::filesystem::path& directory);
-
-/// Replaces or adds a file of the directory and its checksum, if there is checksums.json, without
-/// reading other files. The file is unlisted for a moment, so that a crash leaves a whole
-/// directory. Throws DataError if checksums.json is invalid, EnvironmentError.
-void replace_listed_file(const std::filesystem::path& directory, const std::string& name,
-                         std::string_view content);
 
 /// Returns the files that checksums.json does not list, sorted, as NAME or FOLDER/NAME; all files
 /// if it is missing or invalid. Throws std::filesystem::filesystem_error if the directory cannot be

@@ -5,11 +5,11 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "checkpoints/directory_checksums.h"
 #include "runtime/bounded_json.h"
 #include "runtime/durable_file.h"
 #include "runtime/error.h"
 #include "runtime/read_file.h"
+#include "runtime/text_seal.h"
 
 namespace jforge {
 
@@ -36,6 +36,10 @@ ordered_json read_settings(const std::filesystem::path& directory) {
   return settings;
 }
 
+void publish_settings(const std::filesystem::path& directory, const ordered_json& settings) {
+  publish_file(directory / kJacobiDecodingFile, seal_json(settings.dump(2) + "\n"));
+}
+
 }  // namespace
 
 void write_jacobi_decoding(const std::filesystem::path& directory, std::int32_t block_size,
@@ -45,7 +49,7 @@ void write_jacobi_decoding(const std::filesystem::path& directory, std::int32_t 
     settings["template_arguments"] =
         parse_bounded_json<ordered_json>(arguments_json(arguments), kJacobiDecodingFile);
   }
-  publish_file(directory / kJacobiDecodingFile, settings.dump(2) + "\n");
+  publish_settings(directory, settings);
 }
 
 std::optional<std::int32_t> exported_block_size(const std::filesystem::path& directory) {
@@ -82,7 +86,8 @@ bool record_measured_decoding(const std::filesystem::path& directory, const orde
     }
   }
   settings["measured"] = std::move(measured);
-  replace_listed_file(directory, kJacobiDecodingFile, settings.dump(2) + "\n");
+  settings.erase(kSealKey);
+  publish_settings(directory, settings);
   return true;
 }
 

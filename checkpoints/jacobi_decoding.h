@@ -5,7 +5,8 @@
 ///
 ///   {"method": "jacobi", "block_size": N,    of training, then the fastest measured at batch 1
 ///    "template_arguments": {NAME: VALUE, …}, if training used any
-///    "measured": [{"machine": TEXT, "batch_prompts": B, "method": …, …}, …]}  if measured
+///    "measured": [{"machine": TEXT, "batch_prompts": B, "method": …, …}, …],  if measured
+///    "checksum": its seal (runtime/text_seal.h)}
 ///
 /// "measured" has an entry per machine and batch size (workers/evaluate/tuning.h).
 

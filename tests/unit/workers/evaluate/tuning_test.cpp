@@ -130,12 +130,19 @@ TEST_F(RecordTuning, RefusesAMalformedFile) {
   }
 }
 
-// A crash between the steps must not make the model unreadable.
-TEST_F(RecordTuning, AFailedWriteLeavesAWholeDirectory) {
-  const std::filesystem::path blocked = directory_.path() / "blocked.json";
-  std::filesystem::create_directories(blocked / "inside");
-  EXPECT_ANY_THROW(replace_listed_file(directory_.path(), "blocked.json", "{}"));
+// Exports of earlier versions list the file; a run's export.json holds the list's hash.
+TEST_F(RecordTuning, TheListOfChecksumsStaysAsItIs) {
+  test::write_text(directory_ / kJacobiDecodingFile, R"({"method": "jacobi", "block_size": 16})");
+  write_checksums(directory_.path());
+  const std::string list = read_file(directory_ / kChecksumsName);
+  EXPECT_THAT(list, ::testing::HasSubstr(kJacobiDecodingFile));
+  ASSERT_TRUE(record_tuning(directory_.path(), tuning(1.1)));
   EXPECT_TRUE(check_checksums(directory_.path()));
+  EXPECT_EQ(read_file(directory_ / kChecksumsName), list);
+  std::string damaged = read_file(directory_ / kJacobiDecodingFile);
+  damaged[damaged.find("4,")] = '8';
+  test::write_text(directory_ / kJacobiDecodingFile, damaged);
+  EXPECT_THROW((void)check_checksums(directory_.path()), DataError);
 }
 
 }  // namespace
