@@ -87,9 +87,9 @@ std::string difference(const fs::path& directory, const FileChecksum& expected) 
              : expected.file + " does not match its checksum";
 }
 
-bool seals_itself(const fs::path& directory, const std::string& name) {
-  return name == kJacobiDecodingFile && fs::is_regular_file(directory / name) &&
-         examine_seal(read_file(directory / name)) == TextSeal::holds;
+bool decoding_is_sealed(const fs::path& directory) {
+  const fs::path file = directory / kJacobiDecodingFile;
+  return fs::is_regular_file(file) && examine_seal(read_file(file)) == TextSeal::holds;
 }
 
 /// Returns the files of `directory` and of its folders, sorted.
@@ -113,9 +113,11 @@ std::vector<std::string> listing_of(const fs::path& directory) {
 
 void write_checksums(const fs::path& directory) {
   OrderedJson list = OrderedJson::array();
+  const bool sealed = decoding_is_sealed(directory);
   for (const std::string& name : listing_of(directory)) {
     const fs::path file = directory / name;
-    if (fs::is_regular_file(file) && name != kChecksumsName && !seals_itself(directory, name)) {
+    if (fs::is_regular_file(file) && name != kChecksumsName &&
+        !(sealed && name == kJacobiDecodingFile)) {
       list.push_back(
           {{"file", name}, {"bytes", fs::file_size(file)}, {"xxh3", hash_hex(hash_file(file))}});
     }
@@ -151,7 +153,7 @@ bool check_checksums(const fs::path& directory) {
   }
   std::vector<std::string> wrong;
   const std::vector<FileChecksum> files = parse_checksums(path);
-  const bool sealed = seals_itself(directory, kJacobiDecodingFile);
+  const bool sealed = decoding_is_sealed(directory);
   if (!sealed && fs::exists(directory / kJacobiDecodingFile) &&
       std::ranges::find(files, kJacobiDecodingFile, &FileChecksum::file) == files.end()) {
     wrong.push_back(fmt::format("{} does not match its checksum", kJacobiDecodingFile));

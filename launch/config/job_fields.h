@@ -19,11 +19,11 @@ inline constexpr EnumName<DeviceChoice> kDeviceNames[] = {
 
 /// Likewise how decoding holds the matrices.
 inline constexpr EnumName<WeightStorage> kWeightStorageNames[] = {
-    {WeightStorage::automatic, "auto"},
-    {WeightStorage::float32, "float32"},
-    {WeightStorage::bfloat16, "bfloat16"},
-    {WeightStorage::bfloat16_arithmetic, "bfloat16_arithmetic"},
-    {WeightStorage::int8, "int8"}};
+    {WeightStorage::automatic, name_of(WeightStorage::automatic)},
+    {WeightStorage::float32, name_of(WeightStorage::float32)},
+    {WeightStorage::bfloat16, name_of(WeightStorage::bfloat16)},
+    {WeightStorage::bfloat16_arithmetic, name_of(WeightStorage::bfloat16_arithmetic)},
+    {WeightStorage::int8, name_of(WeightStorage::int8)}};
 
 /// Returns the names of all recipes except "none".
 [[nodiscard]] std::vector<std::string> recipe_names();
