@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "checkpoints/read_and_broadcast_internal.h"
 #include "checkpoints/shard_slices.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
@@ -305,21 +304,6 @@ void read_weights(const Checkpoint& checkpoint, const ParameterTable& table, Ten
   expect_shape(flat, {table.flat_size()}, "weights");
   const ParameterTable::Range all{0, table.flat_size()};
   read_slices(checkpoint, table, ShardVector::parameter, {&all, 1}, flat.span<float>());
-}
-
-void read_weights(const Communicator& comm, const Checkpoint& checkpoint,
-                  const ParameterTable& table, TensorView flat) {
-  std::optional<SliceReader> reader;
-  together(comm, [&] {
-    expect_shape(flat, {table.flat_size()}, "weights");
-    if (comm.rank() == 0) {
-      reader.emplace(checkpoint, table);
-    }
-  });
-  read_and_broadcast(comm, table, flat, [&](const ParameterGroup& group, std::span<float> target) {
-    const ParameterTable::Range range{group.offset, group.offset + group.padded_size};
-    reader->read(ShardVector::parameter, {&range, 1}, target);
-  });
 }
 
 }  // namespace jforge

@@ -114,8 +114,5 @@ void read_shard_vectors(const Checkpoint& checkpoint, const ParameterTable& tabl
 
 /// Reads all weights into the table's flat float32 vector; padding becomes zero.
 void read_weights(const Checkpoint& checkpoint, const ParameterTable& table, TensorView flat);
-/// Collective. Only rank 0 reads the files; if it fails, all ranks throw DataError.
-void read_weights(const Communicator& comm, const Checkpoint& checkpoint,
-                  const ParameterTable& table, TensorView flat);
 
 }  // namespace jforge

@@ -29,9 +29,6 @@ namespace jforge {
 /// buffers, and a tied model's lm_head if it equals the embedding.
 void load_hf_weights(const std::filesystem::path& model_directory, const TransformerConfig& config,
                      const ParameterTable& table, TensorView flat);
-/// Collective. Only rank 0 reads the directory; if it fails, all ranks throw DataError.
-void load_hf_weights(const Communicator& comm, const std::filesystem::path& model_directory,
-                     const TransformerConfig& config, const ParameterTable& table, TensorView flat);
 
 /// Reads weight files one tensor at a time.
 class HfTensors {
@@ -46,6 +43,8 @@ class HfTensors {
   /// Returns host memory, valid until the next call: the mapped float32 or bfloat16 tensor, or a
   /// float32 copy of a float16 or unaligned one.
   [[nodiscard]] ConstTensorView read(const ParameterEntry& entry);
+  /// Copies elements of the flattened tensor from `begin` on, as float32.
+  void read(const ParameterEntry& entry, std::int64_t begin, std::span<float> target);
 
  private:
   struct State;

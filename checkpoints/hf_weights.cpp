@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <optional>
 #include <set>
 #include <span>
 #include <string_view>
@@ -12,7 +11,6 @@
 #include "checkpoints/directory_checksums.h"
 #include "checkpoints/hf_files_internal.h"
 #include "checkpoints/hf_model.h"
-#include "checkpoints/read_and_broadcast_internal.h"
 #include "checkpoints/safetensors.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/content_hash.h"
@@ -206,6 +204,16 @@ ConstTensorView HfTensors::read(const ParameterEntry& entry) {
   return {state_->values.data(), entry.shape};
 }
 
+void HfTensors::read(const ParameterEntry& entry, std::int64_t begin, std::span<float> target) {
+  const ConstTensorView part =
+      read(entry).reshaped({entry.shape.elements()}).rows(begin, begin + std::ssize(target));
+  if (part.dtype() == DType::float32) {
+    std::ranges::copy(part.span<float>(), target.begin());
+  } else {
+    std::ranges::transform(part.span<BFloat16>(), target.begin(), to_float);
+  }
+}
+
 HfModel::HfModel(const fs::path& directory, bool check_files)
     : config(read_hf_config(directory)),
       table(config, 1),
@@ -225,21 +233,6 @@ void load_hf_weights(const fs::path& model_directory, const TransformerConfig& c
     weights.read(group, flat.span<float>().subspan(static_cast<std::size_t>(group.offset),
                                                    static_cast<std::size_t>(group.padded_size)));
   }
-}
-
-void load_hf_weights(const Communicator& comm, const fs::path& model_directory,
-                     const TransformerConfig& config, const ParameterTable& table,
-                     TensorView flat) {
-  std::optional<HfWeights> weights;
-  together(comm, [&] {
-    expect(flat.elements() == table.flat_size(), "the flat vector's size differs from the table's");
-    if (comm.rank() == 0) {
-      weights.emplace(model_directory, config, table);
-    }
-  });
-  read_and_broadcast(comm, table, flat, [&](const ParameterGroup& group, std::span<float> part) {
-    weights->read(group, part);
-  });
 }
 
 bool hf_matrices_are_bfloat16(const fs::path& model_directory) {

@@ -15,7 +15,7 @@
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/content_hash.h"
 #include "runtime/log.h"
-#include "workers/model_state.h"
+#include "workers/model_shard.h"
 #include "workers/phases/train_phase.h"
 #include "workers/run_layout.h"
 
@@ -41,23 +41,11 @@ void expect_samples_fit(const ConversationTraining& training,
 }
 
 /// Collective. Loads the weights that training begins with.
-void load_weights(const Communicator& comm, const ConversationTraining& training,
-                  ModelState& model) {
+void load_weights(const ConversationTraining& training, ModelShard& model) {
   if (training.new_model) {
     model.initialise(training.run.seed);
   } else {
-    model.load_hf(comm, training.source);
-  }
-}
-
-void write_model(const ConversationTraining& training, const ModelState& model,
-                 const TensorValues& values) {
-  if (training.new_model) {
-    export_new_hf_model(training.source, training.output, model.config(), model.table(), values,
-                        training.stored);
-  } else {
-    export_hf_model(training.source, training.output, model.config(), model.table(), values,
-                    {.stored = training.stored});
+    model.load_hf(training.source);
   }
 }
 
@@ -201,24 +189,22 @@ void expect_steps_left(const ConversationTraining& training, const PreparedTrain
 
 /// Collective. Writes the trained model to training.output.
 void export_model(const ConversationTraining& training, const PreparedTraining& prepared,
-                  const Communicator& comm, DistillationTrainer& trainer, ModelState& model,
-                  MemoryAccount& account) {
-  if (!trainer.keeps_own_weights()) {
-    trainer.store().gather_masters(model.weights());
-  }
+                  const Communicator& comm, const ModelShard& model, MemoryAccount& account) {
   together(comm, [&] {
     if (comm.rank() != 0) {
       return;
     }
-    if (!trainer.keeps_own_weights()) {
-      write_model(training, model, values_in(model.weights()));
-      return;
-    }
-    // Sharded weights are not gathered for export; rank 0 reads the checkpoint tensor by tensor.
+    // Weights are not gathered for export; rank 0 reads the checkpoint tensor by tensor.
     const Checkpoint last = open_checkpoint(RunLayout(training.run.directory).checkpoints() /
                                             checkpoint_directory_name(0, prepared.steps));
     CheckpointTensors tensors(last, model.table(), account);
-    write_model(training, model, std::ref(tensors));
+    if (training.new_model) {
+      export_new_hf_model(training.source, training.output, model.config(), model.table(),
+                          std::ref(tensors), training.stored);
+    } else {
+      export_hf_model(training.source, training.output, model.config(), model.table(),
+                      std::ref(tensors), {.stored = training.stored});
+    }
   });
 }
 
@@ -232,14 +218,14 @@ bool train_on_conversations(const ConversationTraining& training, PreparedTraini
   const SampleOrderOptions order = order_of(training, prepared.samples.size());
   ConversationSamples samples(std::move(prepared.samples), order, prepared.steps);
   MemoryAccount account(training.phase);
-  ModelState model(prepared.model, comm.size(), account);
+  ModelShard model(prepared.model, comm, account);
   const CheckpointSearch search = find_checkpoint(comm, layout.checkpoints(), choice);
   const std::optional<Checkpoint>& resumed = search.newest;
   together(comm,
            [&] { expect_steps_left(training, prepared, services, identity, choice, search); });
   if (!resumed) {
     services.clock.enter("load the weights");
-    load_weights(comm, training, model);
+    load_weights(training, model);
   }
   TrainPhase phase(services, model, training.train,
                    {.name = training.phase,
@@ -268,7 +254,7 @@ bool train_on_conversations(const ConversationTraining& training, PreparedTraini
     return false;
   }
   services.clock.enter("export");
-  export_model(training, prepared, comm, phase.trainer(), model, account);
+  export_model(training, prepared, comm, model, account);
   return true;
 }
 

@@ -16,6 +16,7 @@
 #include "runtime/content_hash.h"
 #include "runtime/error.h"
 #include "runtime/log.h"
+#include "workers/model_shard.h"
 
 namespace jforge {
 
@@ -138,10 +139,7 @@ ProbeMemory probe_memory(const JobConfig& config, const TransformerConfig& model
   }
   const ProbeSize size = probe_size(config);
   ProbeMemory memory;
-  memory.gathered =
-      config.sharding().copies_weights(device)
-          ? static_cast<double>(sizeof(float)) * static_cast<double>(table.flat_size())
-          : 0;
+  memory.gathered = gathered_bytes(table);
   memory.decoding = static_cast<double>(InferenceTransformer::bytes(
       model,
       {.num_slots = slots_for(size.requests, table.shard_count(), config.generate.batch_prompts),
@@ -195,55 +193,54 @@ std::unique_ptr<SequenceDecoder> TrainingProbe::decoder(const DecodeRequest& req
   return make_jacobi_decoder(request, drafts_);
 }
 
-bool TrainingProbe::check(ParameterStore& store, TensorView whole, StepMetrics& metrics) {
+bool TrainingProbe::check(const ParameterStore& store, StepMetrics& metrics) {
   collapse_.clear();
   const bool collapse_due = config_.collapse.due(metrics.step);
   const bool early_stop_due = config_.early_stop.due(metrics.step);
   if (!collapse_due && !early_stop_due) {
     return false;
   }
-  Buffer gathered;
-  if (whole.empty()) {
-    together(context_.comm, [&] {
-      gathered = Buffer(static_cast<std::size_t>(context_.table.flat_size()) * sizeof(float),
-                        context_.account, MemoryUse::staging);
-    });
-    whole = gathered.floats({context_.table.flat_size()});
-  }
-  store.gather_masters(whole);
+  store.wait_for_weights();
   if (collapse_due) {
-    note_collapse(decode(prompts_, whole), metrics);
+    note_collapse(decode(prompts_, store), metrics);
   }
-  return early_stop_due && note_gain(decode(problems_, whole), metrics);
+  return early_stop_due && note_gain(decode(problems_, store), metrics);
 }
 
 std::vector<TrainingProbe::Answer> TrainingProbe::decode(const Set& set,
-                                                         const ConstTensorView& weights) {
+                                                         const ParameterStore& store) {
   // A rank decodes every size-th request and keeps zeros for the others, so that the sum over ranks
   // is exact.
   std::vector<Answer> answers(set.requests.size());
+  const std::int32_t slots =
+      slots_for(std::ssize(set.requests), context_.comm.size(), batch_prompts_);
+  std::optional<InferenceTransformer> transformer;
+  const auto own_block = [&](std::int32_t group, const TensorView& target) {
+    store.copy_own(group, target);
+  };
+  const auto build = [&](const ParameterReader& read) {
+    std::int64_t capacity = 0;
+    for (const DecodeRequest& request : set.requests) {
+      capacity = std::max(capacity, decoder(request)->max_positions());
+    }
+    transformer.emplace(
+        context_.model, context_.table, read, context_.kernels, context_.account,
+        InferenceTransformer::Options{.num_slots = slots,
+                                      .slot_capacity = static_cast<std::int32_t>(capacity),
+                                      .weights = decode_weights_});
+  };
+  with_gathered_weights(context_.comm, context_.table, own_block, context_.account, build);
   together(context_.comm, [&] {
     const auto first = static_cast<std::size_t>(context_.comm.rank());
     const auto stride = static_cast<std::size_t>(context_.comm.size());
     if (first >= set.requests.size()) {
       return;
     }
-    std::int64_t capacity = 0;
-    for (const DecodeRequest& request : set.requests) {
-      capacity = std::max(capacity, decoder(request)->max_positions());
-    }
-    const std::int32_t slots =
-        slots_for(std::ssize(set.requests), context_.comm.size(), batch_prompts_);
-    InferenceTransformer transformer(context_.model, context_.table, weights, context_.kernels,
-                                     context_.account,
-                                     {.num_slots = slots,
-                                      .slot_capacity = static_cast<std::int32_t>(capacity),
-                                      .weights = decode_weights_});
     std::vector<std::unique_ptr<SequenceDecoder>> decoders;
     for (std::size_t index = first; index < set.requests.size(); index += stride) {
       decoders.push_back(decoder(set.requests[index]));
     }
-    DecodeEngine engine(transformer, slots);
+    DecodeEngine engine(*transformer, slots);
     for (const DecodeResult& result : decode_all(engine, std::move(decoders))) {
       const auto request = std::ranges::find(set.requests, result.id, &DecodeRequest::id);
       const auto index = static_cast<std::size_t>(request - set.requests.begin());

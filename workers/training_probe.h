@@ -34,10 +34,9 @@ struct ProbeContext {
   const ParameterTable& table;
 };
 
-/// Memory of one rank while a check decodes, in bytes. Excludes the whole weights that float32
-/// training below ZeRO stage 3 holds anyway.
+/// Memory of one rank while a check decodes, in bytes.
 struct ProbeMemory {
-  double gathered = 0;  ///< On the host: whole float32 weights, if training keeps none.
+  double gathered = 0;  ///< On the host: a group's float32 weights.
   double decoding = 0;  ///< On the kernels' device.
 };
 /// Reads the problems of train.early_stop_task and returns their longest prompt's tokens; 0 without
@@ -65,10 +64,9 @@ class TrainingProbe {
   TrainingProbe(const ProbeContext& context, const JobConfig& config, std::int32_t round,
                 const PromptStore& prompts);
 
-  /// Collective, after the update of a step. If a check is due, decodes with the weights that
-  /// `store` gathers into `whole`, float32 [flat_size] (own memory if `whole` is empty), and adds
-  /// the figures to the step's metrics. Returns true if the round must end here.
-  [[nodiscard]] bool check(ParameterStore& store, TensorView whole, StepMetrics& metrics);
+  /// Collective, after the update of a step. If a check is due, decodes with the weights of `store`
+  /// and adds the figures to the step's metrics. Returns true if the round must end here.
+  [[nodiscard]] bool check(const ParameterStore& store, StepMetrics& metrics);
   /// Throws NumericalError, on all ranks, if the last check found a collapse that ends the run.
   void expect_no_collapse() const;
 
@@ -93,7 +91,7 @@ class TrainingProbe {
 
   [[nodiscard]] std::unique_ptr<SequenceDecoder> decoder(const DecodeRequest& request) const;
   /// Collective. Returns the results in the order of the set's requests.
-  [[nodiscard]] std::vector<Answer> decode(const Set& set, const ConstTensorView& weights);
+  [[nodiscard]] std::vector<Answer> decode(const Set& set, const ParameterStore& store);
   [[nodiscard]] Answer judge(const Set& set, std::size_t index, const DecodeResult& result) const;
   void note_collapse(const std::vector<Answer>& answers, StepMetrics& metrics);
   [[nodiscard]] bool note_gain(const std::vector<Answer>& answers, StepMetrics& metrics);

@@ -21,6 +21,7 @@
 #include "runtime/tensor/cuda_memory.h"
 #include "runtime/tensor/matrix_product.h"
 #include "workers/job_kernels.h"
+#include "workers/model_shard.h"
 #include "workers/run_layout.h"
 
 namespace jforge {
@@ -100,10 +101,13 @@ std::int64_t prompt_limit(const JobConfig& config, const TransformerConfig& mode
 std::string describe_memory(const MemoryPlan& plan) {
   const bool host = plan.device == Device::cpu;
   const double probed = plan.probe.gathered + plan.probe.decoding;
-  std::string text = fmt::format("weights in memory: {} per rank\n", megabytes(plan.weights));
+  std::string text =
+      fmt::format("between phases: {} of weights per rank\n", megabytes(plan.weights));
   text += fmt::format(
-      "generation: packed weights and work space {}, key/value cache {}; {} per rank in all{}\n",
-      megabytes(plan.decoding), megabytes(plan.cache), megabytes(plan.generation()),
+      "generation: packed weights and work space {}, {} gathered to pack them, key/value cache {}; "
+      "{} per rank in all{}\n",
+      megabytes(plan.decoding), megabytes(plan.gathered), megabytes(plan.cache),
+      megabytes(plan.generation()),
       host ? "" : fmt::format(" and {} on the device", megabytes(plan.generation_on_device())));
   text += fmt::format(
       "training (ZeRO stage {}, {}): weights {}, gradients {}, optimizer {}, {}communication {}, "
@@ -127,14 +131,12 @@ std::string describe_memory(const MemoryPlan& plan) {
 }  // namespace
 
 double MemoryPlan::generation() const {
-  return weights + (device == Device::cpu ? decoding + cache : 0);
+  return weights + gathered + (device == Device::cpu ? decoding + cache : 0);
 }
 
 double MemoryPlan::training() const {
-  // The whole model is here when training begins and ends, but never beside a checkpoint's copy.
-  const double whole = sharding.copies_weights(device) ? weights : 0;
-  return (sharding.home(device) == Device::cpu ? state.total() : 0) +
-         std::max(snapshot + probe.gathered, whole) +
+  // The shard is here when training begins and ends, but never beside a checkpoint's copy.
+  return (sharding.home(device) == Device::cpu ? state.total() : 0) + snapshot + probe.gathered +
          (device == Device::cpu ? activations + probe.decoding : 0);
 }
 
@@ -163,10 +165,11 @@ MemoryPlan plan_training(const TransformerConfig& model, const ParameterTable& t
                          const StepRows& rows) {
   MemoryPlan plan;
   plan.device = device;
-  plan.weights = 4 * static_cast<double>(table.flat_size());
+  plan.weights = 4 * static_cast<double>(shard_vector_size(table));
+  plan.gathered = gathered_bytes(table);
   plan.sharding = sharding;
   plan.state = training_memory(table, sharding);
-  plan.snapshot = 3 * plan.weights / table.shard_count();
+  plan.snapshot = 3 * plan.weights;
   plan.rows = rows.packed;
   plan.micro_batches = rows.micro_batches;
   plan.activations = static_cast<double>(TrainingTransformer::bytes(

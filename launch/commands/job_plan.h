@@ -22,7 +22,8 @@ namespace jforge {
 /// overhead (a few % on a device) and MPI's buffers are not counted.
 struct MemoryPlan {
   Device device = Device::cpu;
-  double weights = 0;      ///< Flat float32 vector; in training part of `state`.
+  double weights = 0;      ///< Shard of the float32 weights; in training part of `state`.
+  double gathered = 0;     ///< Generation: float32 weights of a group, while they are packed.
   double decoding = 0;     ///< Generation: packed matrices and work space.
   double cache = 0;        ///< Generation: KV cache (generate.batch_prompts, cache_mb).
   double least_cache = 0;  ///< KV cache of one sequence, enough for a device.

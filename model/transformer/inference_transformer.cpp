@@ -92,8 +92,7 @@ Shape cache_shape(const AttentionHeads& heads, std::int64_t pages) {
 
 struct InferenceTransformer::State {
   State(const TransformerConfig& model_config, const ParameterTable& table,
-        const ParameterReader& read, bool stays, KernelSet& set, MemoryAccount& account,
-        Options chosen);
+        const ParameterReader& read, KernelSet& set, MemoryAccount& account, Options chosen);
 
   TensorView copy_as(DType type, const ConstTensorView& parameter);
   void allocate_cache();
@@ -195,7 +194,7 @@ DType embedding_type(WeightStorage weights, Device device) { return cache_type(w
 
 /// Throws EnvironmentError before anything is loaded if the device cannot hold the model and one
 /// sequence. Matrices stored automatically count as bfloat16, since they may prove to be.
-void expect_room(const TransformerConfig& config, bool embedding_is_there, const KernelSet& kernels,
+void expect_room(const TransformerConfig& config, const KernelSet& kernels,
                  const MemoryAccount& account, InferenceTransformer::Options options) {
   expect_heads(kernels.device(), LayerPlan(config).heads);
   const std::optional<std::uint64_t> available =
@@ -208,9 +207,7 @@ void expect_room(const TransformerConfig& config, bool embedding_is_there, const
   const std::size_t cache = InferenceTransformer::cache_bytes(
       config, pages, cache_type(options.weights, kernels.device()));
   const std::size_t embedding =
-      embedding_is_there && !rounds(options.weights)
-          ? 0
-          : InferenceTransformer::embedding_bytes(config, options.weights, kernels.device());
+      InferenceTransformer::embedding_bytes(config, options.weights, kernels.device());
   if (options.weights == WeightStorage::automatic) {
     options.weights = WeightStorage::bfloat16;
   }
@@ -239,8 +236,7 @@ void expect_room(const TransformerConfig& config, bool embedding_is_there, const
 
 InferenceTransformer::State::State(const TransformerConfig& model_config,
                                    const ParameterTable& table, const ParameterReader& read,
-                                   bool stays, KernelSet& set, MemoryAccount& memory,
-                                   Options chosen)
+                                   KernelSet& set, MemoryAccount& memory, Options chosen)
     : config(model_config),
       layer_plan(config),
       options(resolve(chosen)),
@@ -257,22 +253,15 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
   const ModelParameters model(config, table);
   const auto view = [&](const ParameterEntry* entry,
                         DType type = DType::float32) -> ConstTensorView {
-    if (entry == nullptr) {
-      return {};
-    }
-    const ConstTensorView found = read(*entry);
-    if (stays && found.device() == kernels.device() && found.dtype() == type) {
-      return found;
-    }
-    return copy_as(type, found);
+    return entry == nullptr ? ConstTensorView() : copy_as(type, read(*entry));
   };
   const auto pack = [&](const ParameterEntry* entry, const ProductUse& use = {}) {
     return kernels.pack_weight(read(*entry), options.weights, account, use);
   };
   const ProductUse wide{.result = work.activation};
   embedding = view(model.embedding, embedding_type(options.weights, kernels.device()));
+  head = pack(model.head);  // Before the norm: a tied one is the embedding's group.
   final_norm = view(model.final_norm);
-  head = pack(model.head);
   const std::int64_t group_rows = layer_plan.query + 2 * layer_plan.key_value;
   for (const LayerParameters& layer : model.layers) {
     auto& [vectors, matrices] = layers.emplace_back();
@@ -562,20 +551,18 @@ void InferenceTransformer::State::choose_tokens() {
 InferenceTransformer::InferenceTransformer(const TransformerConfig& config,
                                            const ParameterTable& table, ConstTensorView parameters,
                                            KernelSet& kernels, MemoryAccount& account,
-                                           Options options) {
-  expect(parameters.elements() == table.flat_size(),
-         "the parameter vector's size differs from the table's");
-  const auto read = [&](const ParameterEntry& entry) { return parameter_view(parameters, &entry); };
-  expect_room(config, parameters.device() == kernels.device(), kernels, account, options);
-  state_ = std::make_unique<State>(config, table, read, true, kernels, account, options);
-}
+                                           Options options)
+    : InferenceTransformer(
+          config, table,
+          [&](const ParameterEntry& entry) { return parameter_view(parameters, &entry); }, kernels,
+          account, options) {}
 
 InferenceTransformer::InferenceTransformer(const TransformerConfig& config,
                                            const ParameterTable& table, const ParameterReader& read,
                                            KernelSet& kernels, MemoryAccount& account,
                                            Options options) {
-  expect_room(config, false, kernels, account, options);
-  state_ = std::make_unique<State>(config, table, read, false, kernels, account, options);
+  expect_room(config, kernels, account, options);
+  state_ = std::make_unique<State>(config, table, read, kernels, account, options);
 }
 
 InferenceTransformer::~InferenceTransformer() = default;
@@ -696,15 +683,12 @@ std::size_t InferenceTransformer::bytes(const TransformerConfig& config, Options
   const LayerPlan plan(config);
   const std::int64_t packed =
       plan.num_layers() * plan.elements(2) + config.vocabulary_size * plan.hidden;
-  std::int64_t floats = 0;
+  std::int64_t floats = plan.hidden + plan.num_layers() * plan.elements(1);
   if (chosen.weights == WeightStorage::int8) {
     floats += config.vocabulary_size;  // Scales.
     for (const PlannedWeight& planned : plan.weights) {
       floats += planned.shape.rank() == 2 ? plan.num_layers() * planned.shape[0] : 0;
     }
-  }
-  if (device != Device::cpu) {
-    floats += plan.hidden + plan.num_layers() * plan.elements(1);
   }
   const DType activation = activation_type(chosen.weights, device);
   if (activation == DType::bfloat16) {
@@ -721,9 +705,8 @@ std::size_t InferenceTransformer::bytes(const TransformerConfig& config, Options
 
 std::size_t InferenceTransformer::embedding_bytes(const TransformerConfig& config,
                                                   WeightStorage weights, Device device) {
-  return device == Device::cpu ? 0
-                               : storage_bytes(config.vocabulary_size * config.hidden_size,
-                                               embedding_type(weights, device));
+  return storage_bytes(config.vocabulary_size * config.hidden_size,
+                       embedding_type(weights, device));
 }
 
 std::size_t InferenceTransformer::cache_bytes(const TransformerConfig& config, std::int64_t pages,

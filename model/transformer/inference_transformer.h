@@ -79,12 +79,10 @@ class InferenceTransformer final : public DecodeModel {
     WeightStorage weights = WeightStorage::automatic;
     bool replay = true;  ///< Whether a device may replay passes (DecodePlan::run): the same bits.
   };
-  /// Reads embeddings, norms and biases of `parameters` in place if the kernels compute there:
-  /// `parameters` must outlive the object and not change.
+  /// Both copy the parameters, one at a time. `parameters`: the table's flat vector.
   InferenceTransformer(const TransformerConfig& config, const ParameterTable& table,
                        ConstTensorView parameters, KernelSet& kernels, MemoryAccount& account,
                        Options options);
-  /// Copies the parameters, one at a time.
   InferenceTransformer(const TransformerConfig& config, const ParameterTable& table,
                        const ParameterReader& read, KernelSet& kernels, MemoryAccount& account,
                        Options options);
@@ -115,8 +113,7 @@ class InferenceTransformer final : public DecodeModel {
   static std::size_t bytes(const TransformerConfig& config, Options options, Device device);
   /// Returns the bytes of a cache of `pages` pages with elements of type `cache` (cache_type()).
   static std::size_t cache_bytes(const TransformerConfig& config, std::int64_t pages, DType cache);
-  /// Returns the bytes of the embeddings, 0 on the CPU, which reads them in place. With automatic
-  /// `weights` they are float32.
+  /// Returns the bytes of the embeddings. With automatic `weights` they are float32.
   static std::size_t embedding_bytes(const TransformerConfig& config, WeightStorage weights,
                                      Device device);
 

@@ -16,6 +16,7 @@
 #include "runtime/error.h"
 #include "tests/benchmarks/device_rows.h"
 #include "tests/benchmarks/repeated_weights.h"
+#include "tests/support/shard_of.h"
 #include "workers/train/distillation_trainer.h"
 
 namespace jforge {
@@ -224,7 +225,8 @@ void measure_training(const DeviceModelOptions& options, const ParameterTable& t
   config.optimizer.zero_stage = options.zero_stage;
   config.optimizer.guard.check_state_every = checked ? 1 : 0;
   MemoryAccount account("training");
-  DistillationTrainer trainer({options.model, table, kernels, comm, account}, weights, config);
+  DistillationTrainer trainer({options.model, table, kernels, comm, account},
+                              test::shard_of(weights, table, comm.rank()), config);
   std::vector<double> milliseconds;
   std::int64_t rows = 0;
   TrainHooks hooks;

@@ -41,6 +41,7 @@
 #include "tests/benchmarks/device_rows.h"
 #include "tests/benchmarks/machine_peaks.h"
 #include "tests/benchmarks/model_shapes.h"
+#include "tests/support/shard_of.h"
 #include "workers/train/sharded_adamw.h"
 
 namespace jforge {
@@ -389,7 +390,9 @@ std::vector<TrainingFigures> measure_training(const BenchmarkOptions& options,
                                               KernelSet& kernels, const Communicator& comm) {
   MemoryAccount account("training");
   const auto collectives = make_host_collectives(comm);
-  ParameterStore store(table, {}, kernels, *collectives, account, weights);
+  ParameterStore store(table, {}, kernels, *collectives, account,
+                       test::shard_of(weights, table, comm.rank()));
+  const ConstTensorView masters = store.masters();
   ShardedAdamW optimizer(table, comm, account, store, {});
   const auto samples = training_samples(options.rows, options.model.vocabulary_size);
   if (!options.batch_file.empty() && comm.rank() == 0) {
@@ -402,24 +405,25 @@ std::vector<TrainingFigures> measure_training(const BenchmarkOptions& options,
     if (options.compute != "both" && options.compute != dtype_name(compute)) {
       continue;
     }
-    TensorView lent = weights;
+    ConstTensorView lent = masters;
     if (compute == DType::bfloat16) {
       rounded = Buffer(static_cast<std::size_t>(table.flat_size()) * dtype_bytes(compute), account);
-      lent = rounded.view(compute, weights.shape());
-      kernels.convert(weights, lent);
+      kernels.convert(masters, rounded.view(compute, masters.shape()));
+      lent = rounded.view(compute, masters.shape());
     }
     types.push_back(std::unique_ptr<MeasuredTraining>(new MeasuredTraining{
         .transformer{options.model, table, kernels, account, {.compute = compute}},
         .parameters{table, lent, kernels, account},
         .losses{kernels, account},
-        .rounded = compute == DType::bfloat16 ? lent : TensorView(),
+        .rounded =
+            compute == DType::bfloat16 ? rounded.view(compute, masters.shape()) : TensorView(),
         .figures = {}}));
     types.back()->figures.compute = compute;
     types.back()->figures.steps = options.steps;
   }
   for (std::int64_t step = 0; step <= options.steps; ++step) {
     for (const auto& type : types) {
-      training_step(options, samples, step > 0, weights, kernels, batch, optimizer, *type);
+      training_step(options, samples, step > 0, masters, kernels, batch, optimizer, *type);
     }
   }
   std::vector<TrainingFigures> figures;

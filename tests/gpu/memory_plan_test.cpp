@@ -15,6 +15,7 @@
 #include "runtime/tensor/cuda_memory.h"
 #include "runtime/tensor/matrix_product.h"
 #include "tests/support/mpi_test.h"
+#include "tests/support/shard_of.h"
 #include "tests/support/tested_kernel_set.h"
 #include "tests/unit/launch/plan_model.h"
 #include "tests/unit/model/transformer/tiny_model.h"
@@ -135,8 +136,8 @@ TEST_F(MemoryOnADevice, OfTrainingIsWhatIsPlanned) {
     config.model.compute = compute;
     const double peak = peak_of([&] {
       MemoryAccount account("training");
-      DistillationTrainer trainer({model_, table_, *kernels_, comm_, account}, flat(),
-                                  config.train_config(1));
+      DistillationTrainer trainer({model_, table_, *kernels_, comm_, account},
+                                  shard_of(flat(), table_, comm_.rank()), config.train_config(1));
       FullSamples samples;
       TrainPlan one_step;
       one_step.total_steps = 1;

@@ -18,6 +18,7 @@
 #include "tests/distributed/workers/zero_fixture.h"
 #include "tests/support/kernel_calls.h"
 #include "tests/support/mpi_test.h"
+#include "tests/support/shard_of.h"
 #include "tests/support/tested_kernel_set.h"
 
 namespace jforge {
@@ -119,7 +120,7 @@ class OverlapTest : public ::testing::TestWithParam<int> {
  protected:
   OverlapTest()
       : store_(model_.table, {.stage = GetParam()}, *kernels_, *collectives_, account_,
-               model_.view()),
+               shard_of(model_.view(), model_.table, comm_.rank())),
         optimizer_(model_.table, comm_, account_, store_, {.zero_stage = GetParam()}),
         transformer_(config_, model_.table, *kernels_, account_, {}) {}
 
@@ -266,10 +267,9 @@ TEST_P(OverlapTest, UpdatedWeightsAreGatheredBesideTheNextForward) {
 
 /// The watchdog must not count the wait as the rank's own work.
 TEST_P(OverlapTest, WholeWeightsAreAWaitForOthers) {
-  if (GetParam() > 1) {
-    return;  // stages 0 and 1 only
+  if (GetParam() > 0) {
+    return;  // Only stage 0 gathers masters.
   }
-  std::vector<float> flat(static_cast<std::size_t>(model_.table.flat_size()));
   const std::vector<float> shard(static_cast<std::size_t>(shard_vector_size(model_.table)));
   store_.wait_for_weights();
   PhaseClock clock;
@@ -294,11 +294,7 @@ TEST_P(OverlapTest, WholeWeightsAreAWaitForOthers) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
   });
-  if (GetParam() == 0) {
-    store_.load(shard);
-  } else {
-    store_.gather_masters(TensorView(flat.data(), {model_.table.flat_size()}));
-  }
+  store_.load(shard);
   over = true;
   watch.join();
   EXPECT_TRUE(said || comm_.rank() == 0);
@@ -310,16 +306,15 @@ TEST_P(OverlapTest, WholeWeightsAreAWaitForOthers) {
 
 /// The last gather must report it, too.
 TEST_P(OverlapTest, AFailedLastGatherIsHeardOf) {
-  if (GetParam() == 0) {
-    return;  // every rank has all weights
+  if (GetParam() > 0) {
+    return;  // Only stage 0 gathers masters.
   }
-  std::vector<float> flat(static_cast<std::size_t>(model_.table.flat_size()));
-  const TensorView whole(flat.data(), {model_.table.flat_size()});
-  store_.gather_masters(whole);
+  const std::vector<float> shard(static_cast<std::size_t>(shard_vector_size(model_.table)));
+  store_.load(shard);
   const std::string last = "1:+" + std::to_string(model_.table.groups().size());
   ::setenv("JFORGE_EMULATED_NCCL_FAILURE", last.c_str(), 1);
   try {
-    store_.gather_masters(whole);
+    store_.load(shard);
     EXPECT_EQ(comm_.rank(), 0) << "the failing rank was not told";
   } catch (const CommError& error) {
     EXPECT_TRUE(error.cut_off()) << error.what();

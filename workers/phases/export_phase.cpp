@@ -110,14 +110,7 @@ void ExportPhase::drop_figures_of_another() const {
 
 bool ExportPhase::run() {
   services_.clock.enter("export");
-  // Sharded weights are not gathered for export; rank 0 reads the checkpoint one tensor at a time.
-  std::optional<Checkpoint> checkpoint;
-  const ModelState* model = nullptr;
-  if (weights_.trained() > 0 && !weights_.holds(weights_.trained())) {
-    checkpoint = weights_.final_checkpoint(weights_.trained());
-  } else {
-    model = &weights_.after(weights_.trained());
-  }
+  const Checkpoint checkpoint = weights_.final_checkpoint(weights_.trained());
   MemoryAccount account("export");
   const bool stop = agree(services_.comm, stop_requested(), [&] {
     if (services_.comm.rank() == 0) {
@@ -125,12 +118,8 @@ bool ExportPhase::run() {
       drop_figures_of_another();
       const TransformerConfig config = read_hf_config(config_.model.source);
       const ParameterTable table(config, services_.comm.size());
-      std::optional<CheckpointTensors> tensors;
-      if (checkpoint) {
-        tensors.emplace(*checkpoint, table, account);
-      }
-      export_hf_model(config_.model.source, layout_.model(), config, table,
-                      tensors ? TensorValues(std::ref(*tensors)) : values_in(model->weights()),
+      CheckpointTensors tensors(checkpoint, table, account);
+      export_hf_model(config_.model.source, layout_.model(), config, table, std::ref(tensors),
                       {.stored = dtype_of(config_.model.export_as),
                        .jacobi_block_size = config_.rounds.back().block_size,
                        .template_arguments = config_.prompts.template_arguments});

@@ -178,20 +178,7 @@ bool GeneratePhase::run(std::int32_t round) {
   bool drained = false;
   AnswerEnds ends;
   if (!stop) {
-    const ModelState& model = weights_.first_of(round, "what is left to generate");
-    stop = agree(services_.comm, false, [&] {
-      try {
-        drained = generate_leases(round, model, ends);
-      } catch (...) {
-        // Otherwise the other ranks would wait until this rank's leases expire.
-        services_.control.request_lease({round, true, false});
-        services_.clock.enter(kWaitPhase);
-        throw;
-      }
-      // The other ranks learn of a failure or a stop at their next lease; until then their progress
-      // counts as progress of a rank that waits for them.
-      services_.clock.enter(kWaitPhase);
-    });
+    drained = generate_leases(round, weights_.first_of(round, "what is left to generate"), ends);
     // Rank 0 opens every shard while the others wait.
     services_.clock.enter("generation report");
     warn_of_cut_answers(services_.comm, round, ends, config_.generate.max_new_tokens);
@@ -213,34 +200,56 @@ std::int32_t GeneratePhase::places(std::int32_t round, std::int64_t num_prompts)
       std::clamp<std::int64_t>(share, 1, config_.generate.batch_prompts));
 }
 
-// Generates leases until all are committed; returns false if told to stop.
-bool GeneratePhase::generate_leases(std::int32_t round, const ModelState& model, AnswerEnds& ends) {
+InferenceTransformer::Options GeneratePhase::inference_options(
+    const GenerateOptions& options, const PromptStore& prompts,
+    const TransformerConfig& model) const {
+  const std::int64_t branch_rows = options.required_branch_rows();
+  BatchPages batch(options.batch_prompts);
+  for (PromptId id = 0; id < prompts.size(); ++id) {
+    batch.add(cache_pages(options.required_positions(prompts.length(id)), branch_rows));
+  }
+  const WeightStorage weights = config_.model.decode_weights;
+  const RoundSettings& round = config_.rounds[static_cast<std::size_t>(options.round - 1)];
+  return {.num_slots = options.batch_prompts,
+          .slot_capacity = static_cast<std::int32_t>(
+              config_.required_positions(round, prompts.longest(), model)),
+          .branch_rows = static_cast<std::int32_t>(branch_rows),
+          .cache_pages = config_.generate.cache_pages(
+              model, cache_type(weights, services_.kernels.device()), batch),
+          .weights = weights};
+}
+
+// Collective. Generates leases until all are committed; returns false if told to stop.
+bool GeneratePhase::generate_leases(std::int32_t round, const ModelShard& model, AnswerEnds& ends) {
   MemoryAccount account("generation");
   bool drained = false;
   {
-    const PromptStore prompts = PromptStore::open(layout_.prompts());
     GenerateOptions options = generate_options(config_, round, model.config());
-    options.batch_prompts = places(round, prompts.size());
-    InferenceTransformer::Options inference_options;
-    inference_options.num_slots = options.batch_prompts;
-    const std::int64_t branch_rows = options.required_branch_rows();
-    inference_options.branch_rows = static_cast<std::int32_t>(branch_rows);
-    BatchPages batch(options.batch_prompts);
-    for (PromptId id = 0; id < prompts.size(); ++id) {
-      batch.add(cache_pages(options.required_positions(prompts.length(id)), branch_rows));
-    }
-    inference_options.slot_capacity = static_cast<std::int32_t>(config_.required_positions(
-        config_.rounds[static_cast<std::size_t>(round - 1)], prompts.longest(), model.config()));
-    inference_options.weights = config_.model.decode_weights;
-    inference_options.cache_pages = config_.generate.cache_pages(
-        model.config(), cache_type(inference_options.weights, services_.kernels.device()), batch);
-    InferenceTransformer inference(model.config(), model.table(), model.weights(),
-                                   services_.kernels, account, inference_options);
-    TrajectoryGenerator generator(inference, options);
-    drained = generate_with(generator, round, prompts, model.config());
-    const GenerationCounts& counts = generator.counts();
-    log_counts(services_.comm.rank(), counts, config_.generate.method);
-    ends = {counts.prompts, counts.cut_answers};
+    std::optional<PromptStore> prompts;
+    std::optional<InferenceTransformer> inference;
+    model.gather([&](const ParameterReader& read) {
+      prompts = PromptStore::open(layout_.prompts());
+      options.batch_prompts = places(round, prompts->size());
+      inference.emplace(model.config(), model.table(), read, services_.kernels, account,
+                        inference_options(options, *prompts, model.config()));
+    });
+    static_cast<void>(agree(services_.comm, false, [&] {
+      try {
+        TrajectoryGenerator generator(*inference, options);
+        drained = generate_with(generator, round, *prompts, model.config());
+        const GenerationCounts& counts = generator.counts();
+        log_counts(services_.comm.rank(), counts, config_.generate.method);
+        ends = {counts.prompts, counts.cut_answers};
+      } catch (...) {
+        // Otherwise the other ranks would wait until this rank's leases expire.
+        services_.control.request_lease({round, true, false});
+        services_.clock.enter(kWaitPhase);
+        throw;
+      }
+      // The other ranks learn of a failure or a stop at their next lease; until then their progress
+      // counts as progress of a rank that waits for them.
+      services_.clock.enter(kWaitPhase);
+    }));
   }
   services_.end_phase(account);
   return drained;

@@ -63,7 +63,10 @@ class GeneratePhase {
   void mend_reports() const;
 
  private:
-  [[nodiscard]] bool generate_leases(std::int32_t round, const ModelState& model, AnswerEnds& ends);
+  [[nodiscard]] bool generate_leases(std::int32_t round, const ModelShard& model, AnswerEnds& ends);
+  [[nodiscard]] InferenceTransformer::Options inference_options(
+      const GenerateOptions& options, const PromptStore& prompts,
+      const TransformerConfig& model) const;
   [[nodiscard]] bool generate_with(TrajectoryGenerator& generator, std::int32_t round,
                                    const PromptStore& prompts, const TransformerConfig& model);
   [[nodiscard]] std::int32_t places(std::int32_t round, std::int64_t num_prompts) const;

@@ -46,9 +46,9 @@ TrainOutcome RoundTraining::run() {
   return outcome;
 }
 
-ModelState& RoundTraining::load_weights() {
+ModelShard& RoundTraining::load_weights() {
   services_.clock.enter("load the weights");
-  ModelState& model = !mid_round_ ? weights_.after(round_ - 1)
+  ModelShard& model = !mid_round_ ? weights_.after(round_ - 1)
                       : train_.teacher == TeacherKind::frozen
                           ? weights_.first_of(round_, "train.teacher = \"frozen\"")
                           : weights_.unread();
@@ -157,15 +157,17 @@ void RoundTraining::report(StepMetrics metrics) {
   }
 }
 
-// Gathers the weights for the next round. Those of the last round are exported from its checkpoint.
+// For the next round. The last round's weights are exported from its checkpoint.
 void RoundTraining::keep_weights() {
-  DistillationTrainer& trainer = phase_->trainer();
   const bool needed = static_cast<std::size_t>(round_) < config_.rounds.size();
-  if (trainer.keeps_own_weights() && needed) {
-    together(services_.comm, [&] { model_.take_weights(weights_.account()); });
-    trainer.store().gather_masters(model_.weights());
+  if (needed) {
+    together(services_.comm, [&] {
+      model_.take([&](std::int32_t group, const TensorView& target) {
+        phase_->trainer().store().copy_own(group, target);
+      });
+    });
   }
-  weights_.finish_training(round_, !trainer.keeps_own_weights() || needed);
+  weights_.finish_training(round_, needed);
 }
 
 }  // namespace jforge

@@ -35,7 +35,7 @@ class RoundTraining {
   [[nodiscard]] TrainOutcome run();
 
  private:
-  [[nodiscard]] ModelState& load_weights();
+  [[nodiscard]] ModelShard& load_weights();
   void expect_steps_left() const;
   void open_trajectories();
   void record_cleaning() const;
@@ -53,7 +53,7 @@ class RoundTraining {
   MemoryAccount& account_;
   const TrainConfig train_;
   const bool mid_round_;
-  ModelState& model_;
+  ModelShard& model_;
   const PromptStore prompts_;
   const std::int64_t steps_;
   bool warned_ = false;  ///< About unbalanced gradients.

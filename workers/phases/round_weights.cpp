@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "checkpoints/hf_model.h"
 #include "runtime/bounded_json.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
@@ -104,30 +105,30 @@ Checkpoint RoundWeights::final_checkpoint(std::int32_t round) const {
   return open_checkpoint(services_.comm, broadcast_text(services_.comm, directory, 0));
 }
 
-ModelState& RoundWeights::unread() {
+ModelShard& RoundWeights::unread() {
   together(services_.comm, [&] {
     if (!model_) {
-      model_ = std::make_unique<ModelState>(source_, services_.comm.size(), account_);
+      model_ = std::make_unique<ModelShard>(read_hf_config(source_), services_.comm, account_);
     }
   });
   return *model_;
 }
 
-ModelState& RoundWeights::after(std::int32_t rounds) {
-  if (holds(rounds)) {
+ModelShard& RoundWeights::after(std::int32_t rounds) {
+  if (model_ && held_ == rounds) {
     return *model_;
   }
-  ModelState& model = unread();
+  ModelShard& model = unread();
   if (rounds == 0) {
-    model.load_hf(services_.comm, source_);
+    model.load_hf(source_);
   } else {
-    model.load_checkpoint(services_.comm, final_checkpoint(rounds));
+    model.load_checkpoint(final_checkpoint(rounds));
   }
   held_ = rounds;
   return model;
 }
 
-ModelState& RoundWeights::first_of(std::int32_t round, const char* need) {
+ModelShard& RoundWeights::first_of(std::int32_t round, const char* need) {
   static_cast<void>(agree(services_.comm, false, [&] {
     if (services_.comm.rank() == 0 && present_origin(round - 1) != round_origin_) {
       throw DataError(fmt::format(

@@ -11,7 +11,7 @@
 #include "checkpoints/checkpoint_manifest.h"
 #include "checkpoints/checkpoint_reader.h"
 #include "runtime/tensor/buffer.h"
-#include "workers/model_state.h"
+#include "workers/model_shard.h"
 #include "workers/phases/services.h"
 
 namespace jforge {
@@ -55,17 +55,14 @@ class RoundWeights {
   /// Collective. Opens and verifies that checkpoint.
   [[nodiscard]] Checkpoint final_checkpoint(std::int32_t round) const;
 
-  /// Collective. Returns the weights after `rounds` rounds; rank 0 reads them if they are not in
-  /// memory. Throws DataError if their checkpoint is gone.
-  ModelState& after(std::int32_t rounds);
+  /// Collective. Returns the weights after `rounds` rounds, read if they are not in memory. Throws
+  /// DataError if their checkpoint is gone.
+  ModelShard& after(std::int32_t rounds);
   /// Collective. Returns the weights that round `round`, which may have been resumed, began with.
   /// Throws DataError naming `need` if they are gone or have changed.
-  ModelState& first_of(std::int32_t round, const char* need);
-  /// Collective. Returns a model whose weights are not read.
-  ModelState& unread();
-  /// Whether the weights after `rounds` rounds are in memory.
-  [[nodiscard]] bool holds(std::int32_t rounds) const { return model_ && held_ == rounds; }
-
+  ModelShard& first_of(std::int32_t round, const char* need);
+  /// Collective. Returns a model that may hold no weights.
+  ModelShard& unread();
   /// Marks the weights in memory as changing: they match no finished round.
   void begin_training() noexcept { held_ = kNone; }
   /// Round `round` is trained; `in_memory` says whether the weights in memory are its.
@@ -73,7 +70,6 @@ class RoundWeights {
   /// Frees the weights unless they match a finished round.
   void drop_unfinished();
   void drop();
-  [[nodiscard]] MemoryAccount& account() noexcept { return account_; }
 
  private:
   static constexpr std::int32_t kNone = -1;
@@ -90,7 +86,7 @@ class RoundWeights {
   std::int32_t trained_ = 0;
   std::string round_origin_;
   MemoryAccount account_{"weights"};
-  std::unique_ptr<ModelState> model_;
+  std::unique_ptr<ModelShard> model_;
   std::int32_t held_ = kNone;  ///< Rounds that the weights in memory have been trained for.
 };
 

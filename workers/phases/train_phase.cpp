@@ -12,7 +12,7 @@
 
 namespace jforge {
 
-TrainPhase::TrainPhase(const PhaseServices& services, ModelState& model, const TrainConfig& config,
+TrainPhase::TrainPhase(const PhaseServices& services, ModelShard& model, const TrainConfig& config,
                        Settings settings, MemoryAccount& account)
     : services_(services),
       model_(model),
@@ -22,9 +22,7 @@ TrainPhase::TrainPhase(const PhaseServices& services, ModelState& model, const T
       trainer_({model.config(), model.table(), services.kernels, services.comm, account},
                model.weights(), config_),
       last_step_(settings_.steps) {
-  if (trainer_.keeps_own_weights()) {
-    model.drop_weights();
-  }
+  model.drop();
   plan_.total_steps = settings_.steps;
   plan_.checkpoint_every = settings_.checkpoint.every_steps;
   plan_.peak = PeakFlops::for_shares(services_.kernels, services_.comm, config_.compute,
@@ -96,8 +94,7 @@ TrainHooks TrainPhase::hooks(CheckpointWriter& writer,
 
 bool TrainPhase::probe_ends(StepMetrics& metrics) {
   services_.clock.enter("probe of " + settings_.name);
-  const TensorView whole = trainer_.keeps_own_weights() ? TensorView() : model_.weights();
-  const bool ends = probe_->check(trainer_.store(), whole, metrics);
+  const bool ends = probe_->check(trainer_.store(), metrics);
   services_.clock.enter(settings_.name);
   last_step_ = ends ? metrics.step : settings_.steps;
   return ends;

@@ -9,7 +9,7 @@
 #include "checkpoints/checkpoint_reader.h"
 #include "checkpoints/checkpoint_writer.h"
 #include "checkpoints/identity.h"
-#include "workers/model_state.h"
+#include "workers/model_shard.h"
 #include "workers/phases/services.h"
 #include "workers/run_layout.h"
 #include "workers/train/distillation_trainer.h"
@@ -33,9 +33,9 @@ class TrainPhase {
     std::function<std::string(std::int64_t last_step)> cursors;
   };
 
-  /// Gives the memory of the weights in `model` back if the trainer keeps its own. All but
+  /// Collective. Takes the weights out of `model`; if dropped before, resume() must follow. All but
   /// `settings` must outlive the phase; memory is charged to `account`.
-  TrainPhase(const PhaseServices& services, ModelState& model, const TrainConfig& config,
+  TrainPhase(const PhaseServices& services, ModelShard& model, const TrainConfig& config,
              Settings settings, MemoryAccount& account);
 
   [[nodiscard]] DistillationTrainer& trainer() noexcept { return trainer_; }
@@ -68,7 +68,7 @@ class TrainPhase {
   }
 
   PhaseServices services_;
-  ModelState& model_;
+  ModelShard& model_;
   const TrainConfig config_;
   const Settings settings_;
   MemoryAccount& account_;

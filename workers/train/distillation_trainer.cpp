@@ -64,7 +64,7 @@ BatchRange batch_range(std::int64_t step, std::int64_t batch_samples, std::int64
 
 }  // namespace
 
-DistillationTrainer::DistillationTrainer(const TrainContext& context, TensorView weights,
+DistillationTrainer::DistillationTrainer(const TrainContext& context, std::span<const float> shard,
                                          const TrainConfig& config)
     : context_(context),
       plan_(context.model),
@@ -73,7 +73,7 @@ DistillationTrainer::DistillationTrainer(const TrainContext& context, TensorView
       collectives_(make_collectives(context.comm, config.sharding().home(context.kernels.device()),
                                     context.kernels.device(), context.account, config.collectives)),
       store_(context.table, config.sharding(), context.kernels, *collectives_, context.account,
-             weights),
+             shard),
       optimizer_(context.table, context.comm, context.account, store_, config.optimizer),
       transformer_(
           context.model, context.table, context.kernels, context.account,

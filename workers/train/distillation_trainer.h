@@ -93,17 +93,14 @@ struct TrainContext {
 /// One object per rank and round; all ranks act together.
 class DistillationTrainer {
  public:
-  /// Collective. `weights`: flat float32 [flat_size] on the host as at the round's start, even if a
-  /// checkpoint is resumed afterwards; a frozen teacher is copied from it. Unless
-  /// keeps_own_weights() it is updated in place and must outlive the trainer. Throws ConfigError.
-  DistillationTrainer(const TrainContext& context, TensorView weights, const TrainConfig& config);
+  /// Collective. `shard`: this rank's shard vector at the round's start; a frozen teacher comes
+  /// from it. Without a teacher it may be empty if a checkpoint is resumed afterwards. Throws
+  /// ConfigError.
+  DistillationTrainer(const TrainContext& context, std::span<const float> shard,
+                      const TrainConfig& config);
 
   [[nodiscard]] ShardedAdamW& optimizer() noexcept { return optimizer_; }
   [[nodiscard]] ParameterStore& store() noexcept { return store_; }
-  /// Whether `weights` was copied and may be freed.
-  [[nodiscard]] bool keeps_own_weights() const noexcept {
-    return store_.sharding().copies_weights(context_.kernels.device());
-  }
 
   /// Collective. Runs steps steps_done + 1 … total_steps. On a stop request of any rank, finishes
   /// and saves the current step and returns. An error on one rank is thrown on all, naming it.

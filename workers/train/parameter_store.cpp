@@ -20,7 +20,7 @@ constexpr std::int32_t kNoFold = -1;
 
 ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& sharding,
                                KernelSet& kernels, Collectives& collectives, MemoryAccount& account,
-                               TensorView weights)
+                               std::span<const float> shard)
     : table_(table),
       sharding_(sharding),
       kernels_(kernels),
@@ -37,8 +37,6 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
          "the parameter table's shard count differs from the number of ranks");
   expect(collectives.device() == home_.device(),
          "the collectives' tensors lie elsewhere than what training keeps");
-  expect_shape(weights, {table.flat_size()}, "weights");
-  const bool counts_only = account.backing() == MemoryAccount::Backing::count_only;
   const std::int64_t owned_elements = owned_size(table, sharding_);
   const std::int64_t slot_elements = slots_.total_size();
   const std::int64_t kept = kept_size(table, sharding_);
@@ -53,16 +51,14 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
     masters_ = masters_are_weights ? at_home(bytes, MemoryUse::weights)
                                    : Buffer(bytes, account, home_.device(), MemoryUse::optimizer);
   }
-  if (sharding_.copies_weights(kernels.device()) &&
-      (!sharding_.separate_masters() || !masters_are_weights)) {
+  if (!sharding_.separate_masters() || !masters_are_weights) {
     compute_weights_ = at_home(kept_bytes, MemoryUse::weights);
   }
+  const TensorView lent =
+      (compute_weights_.bytes() > 0 ? compute_weights_ : masters_).view(sharding_.compute, {kept});
   if (!sharding_.separate_masters()) {
-    flat_ = compute_weights_.bytes() > 0 ? compute_weights_.floats({kept}) : weights;
+    flat_ = lent;
   }
-  const TensorView lent = !sharding_.separate_masters() ? flat_
-                          : masters_are_weights         ? masters_.floats({kept})
-                                                : compute_weights_.view(sharding_.compute, {kept});
   weights_.emplace(table, sharding_, kernels, home_, collectives, account, lent,
                    MemoryUse::weights);
   if (sharding_.teacher) {
@@ -92,52 +88,16 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
   }
   folds_.assign(slots_.count(), kNoFold);
   folded_.assign(groups, false);
-  if (counts_only) {
+  if (account.backing() == MemoryAccount::Backing::count_only) {
     return;
   }
   // Now, because within a step others would wait for a rank that runs out of memory.
   tensor_squares_.reset(static_cast<std::int64_t>(table.entries().size()));
-  if (sharding_.separate_masters()) {
-    for (const ShardGroup& range : owned_) {
-      bring(range.group, weights.rows(range.flat_begin, range.flat_begin + range.size),
-            master(range));
-    }
-  }
-  if (compute_weights_.bytes() > 0) {
-    fill(*weights_, weights);
-  }
-  if (frozen_) {
-    fill(*frozen_, weights);
-  }
-  if (home_.device() != Device::cpu) {
-    clear_gradients();            // bring() used their memory.
-    home_.queue().synchronize();  // `weights` may be freed.
-  }
-}
-
-void ParameterStore::bring(std::int32_t group, const ConstTensorView& values,
-                           const TensorView& target) {
-  if (values.dtype() == target.dtype()) {
-    home_.queue().copy(values, target);
-  } else if (home_.device() == Device::cpu) {
-    home_.convert(values, target);
-  } else {
-    const TensorView there = home_gradient(group).rows(0, values.elements());
-    home_.queue().copy(values, there);
-    home_.convert(there, target);
-  }
-}
-
-void ParameterStore::fill(LentWeights& lent, const ConstTensorView& weights) {
-  // Every rank has the whole model, so nothing is gathered.
-  for (const ShardGroup& shard : shard_) {
-    const ParameterGroup& group = group_of(shard.group);
-    if (sharding_.shards_weights()) {
-      bring(shard.group, weights.rows(shard.flat_begin, shard.flat_begin + shard.size),
-            lent.own_block(shard.group));
-    } else {
-      bring(shard.group, weights.rows(group.offset, group.offset + group.padded_size),
-            lent.whole(shard.group));
+  if (!shard.empty()) {
+    load(shard);
+    if (frozen_) {
+      wait_for_weights();
+      home_.queue().copy(lent, teacher_weights_.view(sharding_.compute, {kept}));
     }
   }
 }
@@ -483,6 +443,14 @@ void ParameterStore::load(std::span<const float> shard) {
   publish();
 }
 
+void ParameterStore::copy_own(std::int32_t group, const TensorView& target) const {
+  const TensorView kept = master(owned_[static_cast<std::size_t>(group)]);
+  home_.queue().copy(
+      sharding_.shards_state() ? kept : block_of(kept, collectives_.rank(), collectives_.size()),
+      target);
+  home_.queue().synchronize();
+}
+
 void ParameterStore::gather_blocks(const ConstTensorView& block, const TensorView& whole) {
   const TensorView own = block_of(whole, collectives_.rank(), collectives_.size());
   {
@@ -506,34 +474,6 @@ void ParameterStore::finish_gathers() {
     work.wait();
   }
 }
-
-void ParameterStore::gather_masters(TensorView flat) {
-  wait_for_weights();
-  if (!sharding_.separate_masters() && flat.raw() == flat_.raw()) {
-    return;
-  }
-  const bool on_host = home_.device() == Device::cpu;
-  for (const ShardGroup& range : owned_) {
-    const ParameterGroup& group = group_of(range.group);
-    const TensorView whole = flat.rows(group.offset, group.offset + group.padded_size);
-    if (!sharding_.shards_state()) {
-      home_.queue().copy(master(range), whole);
-      continue;
-    }
-    const TensorView gathered = on_host ? whole : home_gradient(range.group);
-    gather_blocks(master(range), gathered);
-    if (!on_host) {
-      const auto waiting = as_waiting();  // The copy to pageable memory waits for other ranks.
-      home_.queue().copy(gathered, whole);
-    }
-  }
-  if (!on_host) {
-    clear_gradients();
-  }
-  finish_gathers();
-}
-
-void ParameterStore::wait_for_weights() { weights_->wait(); }
 
 // ---- integrity ---------------------------------------------------------------------------------
 

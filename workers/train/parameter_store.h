@@ -32,10 +32,10 @@ namespace jforge {
 /// agree to stop.
 class ParameterStore final : public ParameterSource, public GradientSink {
  public:
-  /// `weights`: the model, float32 [flat_size] on the host. Copied if Sharding::copies_weights(),
-  /// otherwise updated in place and must outlive the object. `collectives`: for tensors at home().
+  /// Collective, unless `shard` is empty. `shard`: this rank's shard vector of the model; if empty,
+  /// weights are zero until load(). `collectives`: for tensors at home().
   ParameterStore(const ParameterTable& table, const Sharding& sharding, KernelSet& kernels,
-                 Collectives& collectives, MemoryAccount& account, TensorView weights);
+                 Collectives& collectives, MemoryAccount& account, std::span<const float> shard);
   /// Waits for pending work.
   ~ParameterStore() override;
   ParameterStore(const ParameterStore&) = delete;
@@ -44,7 +44,7 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   [[nodiscard]] const Sharding& sharding() const noexcept { return sharding_; }
   /// Kernels for this rank's memory: the store's own, or the host's if offloaded.
   [[nodiscard]] KernelSet& home() const noexcept { return home_; }
-  /// The frozen teacher: the constructor's `weights`. In each micro-batch its forward precedes the
+  /// The frozen teacher: the constructor's weights. In each micro-batch its forward precedes the
   /// model's, and PassUses::teacher_head each backward.
   [[nodiscard]] ParameterSource& teacher() { return teacher_; }
 
@@ -104,18 +104,17 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   /// This rank's masters, float32, at home: the flat vector, or its shard vector if they are
   /// separate and the stage is at least 1.
   [[nodiscard]] ConstTensorView masters() const;
-  /// Loads and publishes this rank's shard vector (checkpoints/shard_slices.h).
+  /// Copies this rank's block of a group's masters to `target`, float32 on the host.
+  void copy_own(std::int32_t group, const TensorView& target) const;
+  /// Collective. Loads and publishes this rank's shard vector (checkpoints/shard_slices.h).
   void load(std::span<const float> shard);
   /// Collective. Gathers every rank's `block` into `whole`, float32 at home, in the order of home's
   /// queue. finish_gathers() must follow.
   void gather_blocks(const ConstTensorView& block, const TensorView& whole);
   /// Waits for home's queue. Throws CommError if a gather failed.
   void finish_gathers();
-  /// Collective, between steps. Gathers all masters into `flat`, float32 [flat_size] on the host;
-  /// may be the vector updated in place.
-  void gather_masters(TensorView flat);
-  /// Waits until a vector updated in place holds the published weights.
-  void wait_for_weights();
+  /// Waits until the published weights have arrived.
+  void wait_for_weights() const { weights_->wait(); }
 
   // ---- integrity
   /// sums[owner] += hash of this rank's replica of the owner's weights and teacher, int64 [ranks]
@@ -148,9 +147,6 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   void expect_next(GroupUse::Kind kind, std::int32_t group, bool of_teacher = false);
   [[nodiscard]] ConstTensorView acquire_of_teacher(std::int32_t group);
   void write_script(const StepShape& shape);
-  /// Copies `weights`, float32 [flat_size].
-  void fill(LentWeights& lent, const ConstTensorView& weights);
-  void bring(std::int32_t group, const ConstTensorView& values, const TensorView& target);
   /// Gathers the group of a scripted acquire() and the next one.
   void gather(const ScriptedUse& scripted);
   void reduce(std::int32_t group);
@@ -180,8 +176,8 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   std::vector<ShardGroup> owned_;
   std::vector<ShardGroup> shard_;  ///< All groups.
 
-  TensorView flat_;         ///< Weights that are masters: the caller's, or a copy on a device.
-  Buffer compute_weights_;  ///< Whole or shard; empty if caller's or masters serve.
+  TensorView flat_;         ///< Compute weights that are masters.
+  Buffer compute_weights_;  ///< Whole or shard; empty if separate masters serve.
   Buffer masters_;          ///< [owned_size], if separate.
   std::optional<LentWeights> weights_;
   Buffer teacher_weights_;  ///< Same layout as the compute weights.

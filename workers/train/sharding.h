@@ -41,10 +41,6 @@ struct Sharding {
   }
   /// Device of the table's memory for kernels on `device`.
   [[nodiscard]] Device home(Device device) const noexcept { return offload ? Device::cpu : device; }
-  /// Whether a host model is copied instead of updated in place.
-  [[nodiscard]] bool copies_weights(Device device) const noexcept {
-    return separate_masters() || home(device) != Device::cpu;
-  }
   /// Throws ConfigError naming train.zero_stage.
   void validate() const;
 };

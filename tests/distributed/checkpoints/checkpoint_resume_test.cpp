@@ -9,6 +9,7 @@
 #include "tests/distributed/checkpoints/shared_directory.h"
 #include "tests/distributed/workers/zero_fixture.h"
 #include "tests/support/mpi_test.h"
+#include "tests/support/shard_of.h"
 #include "workers/train/training_checkpoint.h"
 
 namespace jforge {
@@ -33,8 +34,8 @@ class CheckpointResumeTest : public ::testing::Test {
     config.learning_rate = 1e-3;
     config.batch_samples = 8;
     config.tokens_per_rank = 96;
-    DistillationTrainer trainer({shape, model.table, *kernels_, comm_, account_}, model.view(),
-                                config);
+    DistillationTrainer trainer({shape, model.table, *kernels_, comm_, account_},
+                                shard_of(model.view(), model.table, comm_.rank()), config);
     TrainPlan plan;
     plan.total_steps = total;
     plan.checkpoint_every = 2;
@@ -61,6 +62,7 @@ class CheckpointResumeTest : public ::testing::Test {
     const auto second = trainer.optimizer().second_moment().span<float>();
     result.first.assign(first.begin(), first.end());
     result.second.assign(second.begin(), second.end());
+    gather_masters(trainer.store(), model.table, comm_, model.view());
     result.weights = consolidated(model.table, model.weights);
     return result;
   }
@@ -118,20 +120,16 @@ TEST_F(CheckpointResumeTest, TheUpdateCountMattersSoTheComparisonCanFail) {
   config.learning_rate = 1e-3;
   config.batch_samples = 8;
   config.tokens_per_rank = 96;
-  DistillationTrainer trainer({shape, model.table, *kernels_, comm_, account_}, model.view(),
-                              config);
+  DistillationTrainer trainer({shape, model.table, *kernels_, comm_, account_}, {}, config);
   const std::int64_t done = resume(trainer.optimizer(), model.table);
-  std::vector<float> shard;
-  for (const ShardGroup& group : shard_groups(model.table, comm_.rank())) {
-    shard.insert(shard.end(), model.weights.begin() + group.flat_begin,
-                 model.weights.begin() + group.flat_begin + group.size);
-  }
-  trainer.optimizer().load_weights(shard, 0);
+  gather_masters(trainer.store(), model.table, comm_, model.view());
+  trainer.optimizer().load_weights(shard_of(model.view(), model.table, comm_.rank()), 0);
   SyntheticSource source(32);
   TrainPlan plan;
   plan.total_steps = 4;
   plan.steps_done = done;
   static_cast<void>(trainer.run(source, plan, {}));
+  gather_masters(trainer.store(), model.table, comm_, model.view());
   EXPECT_NE(consolidated(model.table, model.weights), whole.weights);
 }
 
@@ -147,12 +145,14 @@ TEST_F(CheckpointResumeTest, ARankThatCannotReadIsEverybodysError) {
   Model model(comm_.size());
   const std::vector<float> before = model.weights;
   const auto collectives = make_host_collectives(comm_);
-  ParameterStore store(model.table, {}, *kernels_, *collectives, account_, model.view());
+  ParameterStore store(model.table, {}, *kernels_, *collectives, account_,
+                       shard_of(model.view(), model.table, comm_.rank()));
   ShardedAdamW optimizer(model.table, comm_, account_, store, {});
   EXPECT_THAT(
       message_of(ExitCode::input_data,
                  [&] { resume_training(comm_, *search.newest, model.table, optimizer, account_); }),
       ::testing::HasSubstr("rank " + std::to_string(bad) + " ("));
+  gather_masters(store, model.table, comm_, model.view());
   EXPECT_EQ(model.weights, before);
 }
 

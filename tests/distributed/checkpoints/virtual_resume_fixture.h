@@ -17,6 +17,7 @@
 #include "checkpoints/checkpoint_writer.h"
 #include "runtime/comm/virtual_world.h"
 #include "tests/distributed/workers/zero_fixture.h"
+#include "tests/support/shard_of.h"
 #include "tests/support/tested_kernel_set.h"
 #include "workers/train/training_checkpoint.h"
 
@@ -103,8 +104,8 @@ class TrainingRank {
       : comm_(comm),
         kernels_(setting.place == Place::host ? make_cpu_kernel_set() : make_tested_kernel_set()),
         model_(setting.ranks),
-        trainer_({shape_, model_.table, *kernels_, comm, account_}, model_.view(),
-                 config(setting)) {}
+        trainer_({shape_, model_.table, *kernels_, comm, account_},
+                 shard_of(model_.view(), model_.table, comm.rank()), config(setting)) {}
 
   /// Trains to the last step and returns its loss. Saves under `root` unless empty.
   double train(std::int64_t steps_done, const std::filesystem::path& root, Assembly* saved) {

@@ -17,6 +17,7 @@
 #include "tests/benchmarks/allocation_counter.h"
 #include "tests/distributed/workers/zero_fixture.h"
 #include "tests/support/mpi_test.h"
+#include "tests/support/shard_of.h"
 
 namespace jforge {
 namespace {
@@ -121,7 +122,7 @@ TEST_P(SteadyStateOfStageTest, PackingForwardLossBackwardAndUpdate) {
         {.activation_checkpointing = checkpointing, .compute = compute});
     const auto collectives = make_host_collectives(comm_);
     ParameterStore store(table_, {.stage = stage, .compute = compute}, *kernels_, *collectives,
-                         account_, view());
+                         account_, shard_of(view(), table_, comm_.rank()));
     ShardedAdamW optimizer(table_, comm_, account_, store, {.zero_stage = stage});
     PackedBatch batch;
     ResultSums losses(*kernels_, account_);
@@ -184,7 +185,8 @@ TEST_F(SteadyStateTest, TheStepLoopAllocatesSamplesAlone) {
     config.batch_samples = 8;
     config.tokens_per_rank = 400;
     config.spike_guard = {.ratio = 10, .window = 2};
-    DistillationTrainer trainer({config_, table_, *kernels_, comm_, account_}, view(), config);
+    DistillationTrainer trainer({config_, table_, *kernels_, comm_, account_},
+                                shard_of(view(), table_, comm_.rank()), config);
     CountedSamples source;
     std::optional<std::int64_t> before;
     std::int64_t allocated = -1;

@@ -17,6 +17,7 @@
 #include "tests/distributed/workers/late_collectives.h"
 #include "tests/distributed/workers/zero_fixture.h"
 #include "tests/support/kernel_calls.h"
+#include "tests/support/shard_of.h"
 
 namespace jforge {
 namespace {
@@ -52,8 +53,8 @@ Trained train(int ranks, const TrainConfig& config, std::int64_t steps,
     MemoryAccount account("virtual");
     Model model(ranks, shape);
     SyntheticSource source(config.batch_samples * steps);
-    DistillationTrainer trainer({shape, model.table, *kernels, comm, account}, model.view(),
-                                config);
+    DistillationTrainer trainer({shape, model.table, *kernels, comm, account},
+                                shard_of(model.view(), model.table, comm.rank()), config);
     Trained run;
     TrainHooks hooks;
     hooks.stop_requested = [] { return false; };
@@ -64,7 +65,7 @@ Trained train(int ranks, const TrainConfig& config, std::int64_t steps,
     TrainPlan plan;
     plan.total_steps = steps;
     static_cast<void>(trainer.run(source, plan, hooks));
-    trainer.store().gather_masters(model.view());
+    gather_masters(trainer.store(), model.table, comm, model.view());
     run.weights = consolidated(model.table, model.weights);
     const std::lock_guard lock(writing);
     if (comm.rank() == 0) {
@@ -208,8 +209,8 @@ TEST(VirtualTeacher, MovesTheBytesOfTheFormula) {
     MemoryAccount account("virtual");
     Model model(kRanks);
     SyntheticSource source(config.batch_samples * 3);
-    DistillationTrainer trainer({shape, model.table, *kernels, comm, account}, model.view(),
-                                config);
+    DistillationTrainer trainer({shape, model.table, *kernels, comm, account},
+                                shard_of(model.view(), model.table, comm.rank()), config);
     TrainHooks hooks;
     hooks.stop_requested = [] { return false; };
     hooks.on_step = [&](const StepMetrics& metrics) {
@@ -267,8 +268,8 @@ TEST(VirtualTermNorms, AreOfTheFirstMicroBatchOfRank0AlsoWhereOthersHaveMore) {
       MemoryAccount account("virtual");
       Model model(ranks);
       UnevenSource source(config.batch_samples);
-      DistillationTrainer trainer({shape, model.table, *kernels, comm, account}, model.view(),
-                                  config);
+      DistillationTrainer trainer({shape, model.table, *kernels, comm, account},
+                                  shard_of(model.view(), model.table, comm.rank()), config);
       TrainHooks hooks;
       hooks.stop_requested = [] { return false; };
       hooks.on_step = [&](const StepMetrics& metrics) {
@@ -340,14 +341,14 @@ GuardedRun train_guarded(int ranks, int stage, DType compute, const SpikeGuardCo
     Model model(ranks);
     Model gathered(ranks);
     SpikySource source(config.batch_samples, kSpike + 3, kSpike);
-    DistillationTrainer trainer({shape, model.table, *kernels, comm, account}, model.view(),
-                                config);
+    DistillationTrainer trainer({shape, model.table, *kernels, comm, account},
+                                shard_of(model.view(), model.table, comm.rank()), config);
     GuardedRun run;
     TrainHooks hooks;
     hooks.stop_requested = [] { return false; };
     hooks.on_step = [&](const StepMetrics& metrics) { run.metrics.push_back(metrics); };
     hooks.save = [&](std::int64_t) {
-      trainer.store().gather_masters(gathered.view());
+      gather_masters(trainer.store(), model.table, comm, gathered.view());
       run.weights.push_back(consolidated(gathered.table, gathered.weights));
       const std::span<const float> moment = trainer.optimizer().second_moment().span<float>();
       run.moments.emplace_back(moment.begin(), moment.end());
@@ -449,7 +450,8 @@ StepOutcome step_with_failure(int ranks, const Sharding& sharding, Rank bad, std
     MemoryAccount account("virtual");
     Model model(ranks);
     const auto collectives = make_host_collectives(comm);
-    ParameterStore store(model.table, sharding, *kernels, *collectives, account, model.view());
+    ParameterStore store(model.table, sharding, *kernels, *collectives, account,
+                         shard_of(model.view(), model.table, comm.rank()));
     ShardedAdamW optimizer(model.table, comm, account, store, {.zero_stage = stage});
     TrainingTransformer transformer(shape, model.table, *kernels, account, {});
     TrainingTransformer teacher(shape, model.table, *kernels, account, {.forward_only = true});
@@ -493,7 +495,7 @@ StepOutcome step_with_failure(int ranks, const Sharding& sharding, Rank bad, std
       together(comm, [&] { passes(0); });
     }
     static_cast<void>(optimizer.step(1e-3));
-    store.gather_masters(model.view());
+    gather_masters(store, model.table, comm, model.view());
     if (comm.rank() == bad) {
       outcome = {consolidated(model.table, model.weights), reached};
     }
@@ -553,8 +555,8 @@ TEST(VirtualFailures, ALengthThatOneRankCannotTellStopsAllBeforeTheFirstStep) {
     MemoryAccount account("virtual");
     Model model(kRanks);
     ForgetfulSource source(config.batch_samples * kSteps, comm.rank() == 1 ? fails_at : 0);
-    DistillationTrainer trainer({shape, model.table, *kernels, comm, account}, model.view(),
-                                config);
+    DistillationTrainer trainer({shape, model.table, *kernels, comm, account},
+                                shard_of(model.view(), model.table, comm.rank()), config);
     std::int64_t steps = 0;
     TrainHooks hooks;
     hooks.stop_requested = [] { return false; };
@@ -592,15 +594,11 @@ std::vector<float> trained_through_everything(int stage, DType compute, bool lat
     Model loaded(kRanks);
     initialise_weights(loaded.table, loaded.view(), kSeed + 1, shape.num_layers);
     Model gathered(kRanks);
-    std::vector<float> shard;
-    for (const ShardGroup& range : shard_groups(loaded.table, comm.rank())) {
-      const auto begin = loaded.weights.begin() + range.flat_begin;
-      shard.insert(shard.end(), begin, begin + range.size);
-    }
+    const std::vector<float> shard = shard_of(loaded.view(), loaded.table, comm.rank());
     const std::unique_ptr<Collectives> collectives =
         late ? std::make_unique<LateCollectives>(comm) : make_host_collectives(comm);
     ParameterStore store(model.table, {.stage = stage, .compute = compute}, *kernels, *collectives,
-                         account, model.view());
+                         account, shard_of(model.view(), model.table, comm.rank()));
     ShardedAdamW optimizer(model.table, comm, account, store, {.zero_stage = stage});
     TrainingTransformer transformer(shape, model.table, *kernels, account, {.compute = compute});
     SyntheticSource source(64);
@@ -628,10 +626,10 @@ std::vector<float> trained_through_everything(int stage, DType compute, bool lat
     step();
     optimizer.load_weights(shard, 3);
     step();
-    store.gather_masters(model.view());
+    gather_masters(store, model.table, comm, model.view());
     std::vector<float> seen = model.weights;
     step();
-    store.gather_masters(gathered.view());
+    gather_masters(store, model.table, comm, gathered.view());
     seen.insert(seen.end(), gathered.weights.begin(), gathered.weights.end());
     optimizer.load_weights(shard, 5);  // the store dies during this gather
     if (comm.rank() == 0) {
@@ -670,19 +668,11 @@ TEST(TrainingMemoryOfLargeModels, IsWhatTheFormulasSay) {
         const auto kernels = make_cpu_kernel_set();
         const ParameterTable table(model, kRanks);
         MemoryAccount account("7B", MemoryAccount::Backing::count_only);
-        MemoryAccount of_the_caller("7B", MemoryAccount::Backing::count_only);
-        const Buffer weights(static_cast<std::size_t>(table.flat_size()) * sizeof(float),
-                             of_the_caller, MemoryUse::weights);
         const auto collectives = make_host_collectives(comm);
-        ParameterStore store(table, sharding, *kernels, *collectives, account,
-                             weights.floats({table.flat_size()}));
+        ParameterStore store(table, sharding, *kernels, *collectives, account, {});
         const ShardedAdamW optimizer(table, comm, account, store, {.zero_stage = stage});
         const TrainingMemory memory = training_memory(table, sharding);
-        const bool in_place = !sharding.separate_masters();
-        const auto weight_bytes =
-            static_cast<double>(account.peak_bytes(MemoryUse::weights) +
-                                (in_place ? of_the_caller.peak_bytes(MemoryUse::weights) : 0));
-        EXPECT_EQ(weight_bytes, memory.weights);
+        EXPECT_EQ(static_cast<double>(account.peak_bytes(MemoryUse::weights)), memory.weights);
         EXPECT_EQ(static_cast<double>(account.peak_bytes(MemoryUse::gradients)), memory.gradients);
         EXPECT_EQ(static_cast<double>(account.peak_bytes(MemoryUse::optimizer)), memory.optimizer);
         EXPECT_EQ(static_cast<double>(account.peak_bytes(MemoryUse::communication)),

@@ -18,6 +18,7 @@
 #include "tests/support/digest.h"
 #include "tests/support/kernel_calls.h"
 #include "tests/support/mpi_test.h"
+#include "tests/support/shard_of.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tested_kernel_set.h"
 
@@ -57,8 +58,8 @@ class ZeroTrainerTest : public ::testing::Test {
                  std::int64_t steps, TrainHooks hooks = {}, double peak_flops = 0) {
     Model model(ranks_);
     const TransformerConfig shape = tiny_config();
-    DistillationTrainer trainer({shape, model.table, kernels, comm_, account_}, model.view(),
-                                config);
+    DistillationTrainer trainer({shape, model.table, kernels, comm_, account_},
+                                shard_of(model.view(), model.table, comm_.rank()), config);
     Run run;
     auto on_step = hooks.on_step;
     hooks.on_step = [&](const StepMetrics& metrics) {
@@ -73,7 +74,7 @@ class ZeroTrainerTest : public ::testing::Test {
     plan.checkpoint_every = 2;
     plan.peak = PeakFlops(peak_flops);
     run.outcome = trainer.run(source, plan, hooks);
-    trainer.store().gather_masters(model.view());
+    gather_masters(trainer.store(), model.table, comm_, model.view());
     run.weights = consolidated(model.table, model.weights);
     run.saved = saved_;
     return run;

@@ -46,7 +46,8 @@ TEST(MemoryPlan, CountsWhatThePhasesAllocate) {
   const MemoryPlan plan =
       plan_memory(job(), plan_model(), 2, Device::cpu, {std::nullopt, 30}, false);
   const double vector = 4.0 * static_cast<double>(ParameterTable(plan_model(), 2).flat_size());
-  EXPECT_EQ(plan.weights, vector);
+  EXPECT_EQ(plan.weights, vector / 2);
+  EXPECT_EQ(plan.gathered, 4.0 * (1000 * 64 + 64)) << "the head with its norm";
   EXPECT_EQ(plan.state.optimizer, vector);  // 8P/N
   EXPECT_EQ(plan.micro_batches, 1);
   EXPECT_EQ(plan.payload.total(), vector);  // f (g + w) P
@@ -55,8 +56,9 @@ TEST(MemoryPlan, CountsWhatThePhasesAllocate) {
   EXPECT_EQ(plan.activations,
             static_cast<double>(TrainingTransformer::bytes(plan_model(), plan.rows, {})));
   EXPECT_EQ(plan.generation(),
-            vector + static_cast<double>(InferenceTransformer::bytes(
-                         plan_model(), {.num_slots = 4, .slot_capacity = 30 + 96}, Device::cpu)));
+            plan.weights + plan.gathered +
+                static_cast<double>(InferenceTransformer::bytes(
+                    plan_model(), {.num_slots = 4, .slot_capacity = 30 + 96}, Device::cpu)));
   EXPECT_EQ(plan.training(), 4.5 * vector + plan.activations);
   EXPECT_EQ(plan.training_on_device(), 0);
   // Five prompts on two ranks take three places, seven or more all four.
@@ -109,9 +111,7 @@ TEST(MemoryPlan, FollowsStageAndType) {
   EXPECT_EQ(plan.state.total(), training_memory(table, sharding).total());
   EXPECT_EQ(plan.activations, static_cast<double>(TrainingTransformer::bytes(
                                   plan_model(), plan.rows, {.compute = DType::bfloat16})));
-  // A checkpoint copy's shards are smaller than the initial model.
-  EXPECT_LT(plan.snapshot, plan.weights);
-  EXPECT_EQ(plan.training(), plan.state.total() + plan.weights + plan.activations);
+  EXPECT_EQ(plan.training(), plan.state.total() + plan.snapshot + plan.activations);
   EXPECT_EQ(plan.micro_batches, 1) << "one sample of 222 rows on each rank";
   EXPECT_EQ(plan.payload.total(), step_payload(table, sharding, 1).total());
 }
@@ -127,15 +127,15 @@ TEST(MemoryPlan, AFrozenTeacherIsWeightsAndAForward) {
   const MemoryPlan frozen = plan_for(Device::cpu);
   const auto forward = static_cast<double>(
       TrainingTransformer::bytes(plan_model(), 3 * (30 + 96), {.forward_only = true}));
-  EXPECT_EQ(frozen.state.teacher, frozen.weights);
-  EXPECT_EQ(frozen.training() - detached.training(), frozen.weights + forward);
+  EXPECT_EQ(frozen.state.teacher, 2 * frozen.weights) << "all of both ranks' shards";
+  EXPECT_EQ(frozen.training() - detached.training(), frozen.state.teacher + forward);
   EXPECT_EQ(frozen.payload.total(), detached.payload.total())
       << "nothing is gathered below stage 3";
   const MemoryPlan on_device = plan_for(Device::cuda);
   // The teacher's rows have their own logits.
   EXPECT_EQ(on_device.loss, 1.5 * detached_on_device.loss);
   EXPECT_EQ(on_device.training_on_device() - detached_on_device.training_on_device(),
-            frozen.weights + forward + detached_on_device.loss / 2);
+            frozen.state.teacher + forward + detached_on_device.loss / 2);
   config.train.ar_loss = ArLoss::distillation;
   EXPECT_EQ(plan_for(Device::cuda).loss, 2 * detached_on_device.loss);
 }
@@ -150,15 +150,13 @@ TEST(MemoryPlan, ChecksInTrainingTakeADecodersMemory) {
       plan_model(), {.num_slots = 4, .slot_capacity = 30 + 64}, Device::cpu));
   const MemoryPlan plan = plan_for(Device::cpu);
   EXPECT_EQ(plan.probe.decoding, decoding);
-  EXPECT_EQ(plan.probe.gathered, 0) << "the weights are trained in place";
-  EXPECT_GT(plan_for(Device::cuda).probe.decoding, decoding);
-  config.train.optimizer.zero_stage = 3;
-  EXPECT_EQ(plan_for(Device::cpu).probe.gathered, plan.weights);
+  EXPECT_EQ(plan.probe.gathered, plan.gathered);
+  EXPECT_EQ(plan_for(Device::cuda).probe.decoding, decoding);
   JobConfig without = config;
   without.train.collapse.check_every = 0;
   const MemoryPlan detached =
       plan_memory(without, plan_model(), 2, Device::cpu, {std::nullopt, 30}, false);
-  EXPECT_EQ(plan_for(Device::cpu).training() - detached.training(), decoding + plan.weights);
+  EXPECT_EQ(plan_for(Device::cpu).training() - detached.training(), decoding + plan.gathered);
   config.train.early_stop = {.every = 5, .task = "gsm8k", .problems = 2};
   EXPECT_EQ(plan_for(Device::cpu).probe.decoding,
             static_cast<double>(InferenceTransformer::bytes(
@@ -221,11 +219,11 @@ TEST(MemoryPlan, ADeviceHoldsActivationsAndCache) {
       plan_memory(job(), plan_model(), 1, Device::cpu, {std::nullopt, 30}, false);
   const MemoryPlan device =
       plan_memory(job(), plan_model(), 1, Device::cuda, {std::nullopt, 30}, false);
-  EXPECT_EQ(device.generation(), device.weights);
+  EXPECT_EQ(device.generation(), device.weights + device.gathered);
   EXPECT_EQ(device.training(), host.snapshot) << "weights, gradients and moments are there too";
   const MemoryPlan of_eight =
       plan_memory(job(), plan_model(), 8, Device::cuda, {std::nullopt, 30}, false);
-  EXPECT_EQ(of_eight.training(), of_eight.weights) << "from which all eight begin";
+  EXPECT_EQ(of_eight.training(), 3 * of_eight.weights);
   EXPECT_EQ(device.training_on_device(),
             host.state.total() + host.activations + device.loss + device.products);
   EXPECT_EQ(device.loss, static_cast<double>(device.rows * (64 * (4 + 4) + 1000 * 4)))
@@ -237,9 +235,8 @@ TEST(MemoryPlan, ADeviceHoldsActivationsAndCache) {
   EXPECT_EQ(copies.training(), host.training() - host.activations);
   EXPECT_EQ(copies.training_on_device(),
             2 * device.weights + host.activations + device.loss + device.products);
-  // Its own copy of the embedding.
-  EXPECT_GT(device.generation_on_device() - device.products,
-            host.generation() - host.weights + 4 * 1000 * 64);
+  EXPECT_EQ(device.generation_on_device() - device.products,
+            host.generation() - host.weights - host.gathered);
 }
 
 double sum_of(const std::vector<DeviceRows::Row>& rows) {
