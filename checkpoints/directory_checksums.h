@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/comm/mpi_session.h"
+
 namespace jforge {
 
 inline constexpr const char* kChecksumsName = "checksums.json";
@@ -25,8 +27,14 @@ void write_checksums(const std::filesystem::path& directory);
 /// listed.
 [[nodiscard]] std::vector<std::string> unlisted_files(const std::filesystem::path& directory);
 
-/// Returns false without checksums.json (a foreign model). Throws DataError naming files that are
-/// damaged or missing. Ignores unlisted files.
-[[nodiscard]] bool check_checksums(const std::filesystem::path& directory);
+/// A process's part of some files: every `of`-th from `first` on.
+struct FileShare {
+  std::size_t first = 0;
+  std::size_t of = 1;
+};
+[[nodiscard]] FileShare share_of(const Communicator& comm);
+/// Returns false without checksums.json (a foreign model). Throws DataError naming files of `share`
+/// that are damaged or missing. Ignores unlisted files.
+[[nodiscard]] bool check_checksums(const std::filesystem::path& directory, FileShare share = {});
 
 }  // namespace jforge

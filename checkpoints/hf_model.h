@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 
+#include "checkpoints/directory_checksums.h"
 #include "data/tokenizer/chat_template.h"
 #include "model/transformer/parameter_table.h"
 #include "model/transformer/transformer_config.h"
@@ -34,9 +35,9 @@ void load_hf_weights(const std::filesystem::path& model_directory, const Transfo
 class HfTensors {
  public:
   /// Requires: `table` outlives this object. Throws as load_hf_weights(), in part from read().
-  /// `check_files`: compares them with checksums.json, if there is one.
+  /// Compares the files of `checked` with checksums.json, if there is one.
   HfTensors(const std::filesystem::path& model_directory, const TransformerConfig& config,
-            const ParameterTable& table, bool check_files = true);
+            const ParameterTable& table, FileShare checked = {});
   ~HfTensors();
   HfTensors(const HfTensors&) = delete;
   HfTensors& operator=(const HfTensors&) = delete;
@@ -53,7 +54,7 @@ class HfTensors {
 
 /// A model directory whose weights are read on demand.
 struct HfModel {
-  explicit HfModel(const std::filesystem::path& directory, bool check_files = true);
+  explicit HfModel(const std::filesystem::path& directory, FileShare checked = {});
   HfModel(const HfModel&) = delete;
   HfModel& operator=(const HfModel&) = delete;
   ~HfModel() = default;
@@ -62,7 +63,7 @@ struct HfModel {
   ParameterTable table;
   HfTensors tensors;
 };
-/// Collective. Every rank maps the files; rank 0 alone compares them with their checksums.
+/// Collective. Every rank maps the files and compares its share of them with their checksums.
 [[nodiscard]] std::unique_ptr<HfModel> open_hf_model(const Communicator& comm,
                                                      const std::filesystem::path& directory);
 
@@ -71,6 +72,9 @@ struct HfModel {
 
 /// Hex hash over config.json, generation_config.json (if present) and the weight files.
 [[nodiscard]] std::string hf_model_hash(const std::filesystem::path& model_directory);
+/// Collective; the ranks share the files.
+[[nodiscard]] std::string hf_model_hash(const Communicator& comm,
+                                        const std::filesystem::path& model_directory);
 
 /// Returns float32 values, valid until the next call. Called once per tensor, in table order.
 using TensorValues = std::function<std::span<const float>(const ParameterEntry&)>;

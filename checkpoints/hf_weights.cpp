@@ -12,6 +12,7 @@
 #include "checkpoints/hf_files_internal.h"
 #include "checkpoints/hf_model.h"
 #include "checkpoints/safetensors.h"
+#include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/content_hash.h"
 #include "runtime/error.h"
@@ -100,11 +101,9 @@ WeightFiles open_weights(const fs::path& directory) {
 class HfWeights {
  public:
   HfWeights(const fs::path& directory, const TransformerConfig& config, const ParameterTable& table,
-            bool check_files = true)
+            FileShare checked = {})
       : directory_(directory), table_(table) {
-    if (check_files) {
-      static_cast<void>(check_checksums(directory));
-    }
+    static_cast<void>(check_checksums(directory, checked));
     weights_ = open_weights(directory);
     std::set<std::string_view> known;
     for (const ParameterEntry& entry : table.entries()) {
@@ -181,6 +180,37 @@ class HfWeights {
   WeightFiles weights_;
 };
 
+/// Returns the files on which a model's answers depend.
+std::vector<std::string> hashed_files(const fs::path& directory) {
+  std::set<std::string> names = weight_file_names(directory);
+  // Its eos ids affect every answer.
+  if (hf_file_present(directory / kHfGenerationFile)) {
+    names.insert(kHfGenerationFile);
+  }
+  std::vector<std::string> files{"config.json"};
+  files.insert(files.end(), names.begin(), names.end());
+  return files;
+}
+
+/// Zero for files outside `share`.
+std::vector<std::int64_t> file_hashes(const fs::path& directory,
+                                      const std::vector<std::string>& names, FileShare share) {
+  std::vector<std::int64_t> hashes(names.size(), 0);
+  for (std::size_t i = share.first; i < names.size(); i += share.of) {
+    hashes[i] = static_cast<std::int64_t>(hash_file(checked_hf_file(directory / names[i])));
+  }
+  return hashes;
+}
+
+std::string listing_hash(const std::vector<std::string>& names,
+                         const std::vector<std::int64_t>& hashes) {
+  std::string listing;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    listing += fmt::format("{} {}\n", names[i], hash_hex(static_cast<std::uint64_t>(hashes[i])));
+  }
+  return hash_hex(hash64(listing));
+}
+
 }  // namespace
 
 struct HfTensors::State {
@@ -189,8 +219,8 @@ struct HfTensors::State {
 };
 
 HfTensors::HfTensors(const fs::path& model_directory, const TransformerConfig& config,
-                     const ParameterTable& table, bool check_files)
-    : state_(new State{HfWeights(model_directory, config, table, check_files), {}}) {}
+                     const ParameterTable& table, FileShare checked)
+    : state_(new State{HfWeights(model_directory, config, table, checked), {}}) {}
 
 HfTensors::~HfTensors() = default;
 
@@ -214,14 +244,14 @@ void HfTensors::read(const ParameterEntry& entry, std::int64_t begin, std::span<
   }
 }
 
-HfModel::HfModel(const fs::path& directory, bool check_files)
+HfModel::HfModel(const fs::path& directory, FileShare checked)
     : config(read_hf_config(directory)),
       table(config, 1),
-      tensors(directory, config, table, check_files) {}
+      tensors(directory, config, table, checked) {}
 
 std::unique_ptr<HfModel> open_hf_model(const Communicator& comm, const fs::path& directory) {
   std::unique_ptr<HfModel> model;
-  together(comm, [&] { model = std::make_unique<HfModel>(directory, comm.rank() == 0); });
+  together(comm, [&] { model = std::make_unique<HfModel>(directory, share_of(comm)); });
   return model;
 }
 
@@ -249,18 +279,19 @@ bool hf_matrices_are_bfloat16(const fs::path& model_directory) {
 }
 
 std::string hf_model_hash(const fs::path& model_directory) {
-  std::string listing = fmt::format(
-      "config.json {}\n", hash_hex(hash_file(checked_hf_file(model_directory / "config.json"))));
-  std::set<std::string> names = weight_file_names(model_directory);
-  // Its eos ids affect every answer.
-  if (hf_file_present(model_directory / kHfGenerationFile)) {
-    names.insert(kHfGenerationFile);
-  }
-  for (const std::string& name : names) {
-    listing +=
-        fmt::format("{} {}\n", name, hash_hex(hash_file(checked_hf_file(model_directory / name))));
-  }
-  return hash_hex(hash64(listing));
+  const std::vector<std::string> names = hashed_files(model_directory);
+  return listing_hash(names, file_hashes(model_directory, names, {}));
+}
+
+std::string hf_model_hash(const Communicator& comm, const fs::path& model_directory) {
+  std::vector<std::string> names;
+  std::vector<std::int64_t> hashes;
+  together(comm, [&] {
+    names = hashed_files(model_directory);
+    hashes = file_hashes(model_directory, names, share_of(comm));
+  });
+  all_reduce_sum<std::int64_t>(comm, hashes);
+  return listing_hash(names, hashes);
 }
 
 }  // namespace jforge

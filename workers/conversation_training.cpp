@@ -151,16 +151,13 @@ void identify_training(const Communicator& comm, const ConversationTraining& tra
       }
       hashes["data.hash"] = hash_hex(hash64(data));
       hashes["tokenizer.hash"] = BytePairTokenizer::load(training.source).content_hash();
-      if (!training.new_model) {
-        hashes["model.hash"] = hf_model_hash(training.source);
-      }
     }
   });
-  for (const char* const key : {"data.hash", "tokenizer.hash", "model.hash"}) {
-    const std::string hash = broadcast_text(comm, hashes[key], 0);
-    if (!hash.empty()) {
-      identity[key] = hash;
-    }
+  for (const char* const key : {"data.hash", "tokenizer.hash"}) {
+    identity[key] = broadcast_text(comm, hashes[key], 0);
+  }
+  if (!training.new_model) {
+    identity["model.hash"] = hf_model_hash(comm, training.source);
   }
 }
 

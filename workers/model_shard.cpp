@@ -79,7 +79,7 @@ TensorView ModelShard::block(const ShardGroup& group) const {
 void ModelShard::load_hf(const std::filesystem::path& directory) {
   together(comm_, [&] {
     allocate();
-    HfTensors tensors(directory, config_, table_, comm_.rank() == 0);
+    HfTensors tensors(directory, config_, table_, share_of(comm_));
     for (const ShardSlice& slice : shard_slices(table_, comm_.rank())) {
       tensors.read(table_.entries()[slice.entry], slice.tensor_begin,
                    weights().subspan(static_cast<std::size_t>(slice.shard_begin),

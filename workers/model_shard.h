@@ -34,8 +34,8 @@ class ModelShard {
   /// Holds no weights until one of the loads, initialise() or take().
   ModelShard(TransformerConfig config, const Communicator& comm, MemoryAccount& account);
 
-  /// Collective. Every rank reads its own part; rank 0 compares the files with their checksums. If
-  /// one fails, all throw DataError.
+  /// Collective. Every rank reads its own part, and compares its share of the files with their
+  /// checksums. If one fails, all throw DataError.
   void load_hf(const std::filesystem::path& directory);
   void load_checkpoint(const Checkpoint& checkpoint);
   /// Local. weight_init.h's values.

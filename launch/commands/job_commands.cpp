@@ -52,21 +52,20 @@ JobFacts job_facts(const JobConfig& config, const DurableFacts& durable) {
   return facts;
 }
 
-// Returns identity keys and the hashes of the named inputs; rank 0 reads for all.
+// Returns identity keys and the hashes of the named inputs.
 Identity job_identity(const Communicator& comm, JobConfig& config) {
   Identity identity = identity_of(config);
-  std::string hashes;
+  std::string tokenizer_hash;
   together(comm, [&] {
     fault_point("identity");
     if (comm.rank() == 0) {
       const auto tokenizer = BytePairTokenizer::load(config.model.source);
       expect_tokenizer_fits(config.model.source, tokenizer, read_hf_config(config.model.source));
-      hashes = hf_model_hash(config.model.source) + " " + tokenizer.content_hash();
+      tokenizer_hash = tokenizer.content_hash();
     }
   });
-  hashes = broadcast_text(comm, hashes, 0);
-  identity[kModelHash] = hashes.substr(0, hashes.find(' '));
-  identity[kTokenizerHash] = hashes.substr(hashes.find(' ') + 1);
+  identity[kTokenizerHash] = broadcast_text(comm, tokenizer_hash, 0);
+  identity[kModelHash] = hf_model_hash(comm, config.model.source);
   if (config.model.multiplies_bfloat16() && resolve_device(config.model.device) == Device::cpu) {
     record_bfloat16_sums(common_bfloat16_sums(comm), identity);
   }

@@ -18,6 +18,7 @@
 #include "tests/support/message_of.h"
 #include "tests/support/mpi_test.h"
 #include "tests/support/shard_of.h"
+#include "tests/support/write_text.h"
 #include "tests/unit/checkpoints/checkpoint_fixture.h"
 
 namespace jforge {
@@ -99,6 +100,15 @@ TEST_F(ModelShardTest, EveryRankHoldsItsShardAlone) {
   EXPECT_TRUE(model_.weights().empty());
   model_.load_hf(root_.path());
   expect_weights(model_);
+}
+
+TEST_F(ModelShardTest, SharedHashingFindsTheHashOfOneProcess) {
+  if (comm_.rank() == 0) {
+    write_text(root_.path() / "config.json", "{}");
+    write_text(root_.path() / "generation_config.json", "{\"eos_token_id\": 2}");
+  }
+  comm_.barrier();
+  EXPECT_EQ(hf_model_hash(comm_, root_.path()), hf_model_hash(root_.path()));
 }
 
 TEST_F(ModelShardTest, NewWeightsDoNotDependOnTheRanks) {
