@@ -171,8 +171,9 @@ void CheckpointWriter::save(const CheckpointState& state, const TrainingStateVie
   finish();
   std::string decision;
   static_cast<void>(agree(comm_, false, [&] {
-    expect(view.table.shard_count() == comm_.size(),
-           "the table's shard count differs from the number of ranks");
+    shards_ = view.table.shard_count();
+    expect(comm_.size() % shards_ == 0,
+           "the table's shard count does not divide the number of ranks");
     if (comm_.rank() == 0) {
       decision = already_saved(state, view) ? "keep" : "write";
       if (decision == "write") {
@@ -184,8 +185,18 @@ void CheckpointWriter::save(const CheckpointState& state, const TrainingStateVie
     return;
   }
   state_ = state;
-  static_cast<void>(agree(comm_, false, [&] { snapshot(view); }));
-  start(Stage::writing, true);
+  const bool writes = writer_of(comm_.rank() % shards_) == comm_.rank();
+  static_cast<void>(agree(comm_, false, [&] {
+    if (writes) {
+      snapshot(view);
+    }
+  }));
+  start(Stage::writing, writes);
+}
+
+Rank CheckpointWriter::writer_of(int shard) const {
+  const int copies = comm_.size() / shards_;
+  return shard % copies * shards_ + shard;
 }
 
 bool CheckpointWriter::poll() {
@@ -236,7 +247,7 @@ bool CheckpointWriter::already_saved(const CheckpointState& state,
 void CheckpointWriter::snapshot(const TrainingStateView& view) {
   has_moments_ = !view.first_moment.empty() || !view.second_moment.empty();
   tensors_ = checkpoint_tensors(view.table);
-  slices_ = shard_slices(view.table, comm_.rank());
+  slices_ = shard_slices(view.table, comm_.rank() % shards_);
   slice_elements_ = 0;
   for (const ShardSlice& slice : slices_) {
     slice_elements_ += static_cast<std::size_t>(slice.size());
@@ -290,7 +301,7 @@ void CheckpointWriter::snapshot(const TrainingStateView& view) {
         fmt::format("{} of {} is not finite: not saved; resume from the last checkpoint",
                     parts[bad].what, tensors_[parts[bad].tensor].name));
   }
-  const ShardOwner owner{state_.round, state_.step, comm_.size(), comm_.rank(), nonce_};
+  const ShardOwner owner{state_.round, state_.step, shards_, comm_.rank() % shards_, nonce_};
   shard_writer_.emplace(root_ / checkpoint_directory_name(state_.round, state_.step), owner,
                         slices_, values_);
 }
@@ -359,17 +370,18 @@ void CheckpointWriter::end_stage() {
     return;
   }
   const std::vector<std::string> shards =
-      gather_texts(comm_, shard_to_json(shard_writer_->shard()), 0);
+      gather_texts(comm_, shard_writer_ ? shard_to_json(shard_writer_->shard()) : std::string(), 0);
   together(comm_, [&] {
     if (comm_.rank() == 0) {
       manifest_ = {};
       manifest_.state = state_;
-      manifest_.world_size = comm_.size();
+      manifest_.world_size = shards_;
       manifest_.has_moments = has_moments_;
       manifest_.nonce = nonce_;
       manifest_.tensors = tensors_;
-      for (const std::string& shard : shards) {
-        manifest_.shards.push_back(shard_from_json(shard));
+      for (int shard = 0; shard < shards_; ++shard) {
+        manifest_.shards.push_back(
+            shard_from_json(shards[static_cast<std::size_t>(writer_of(shard))]));
       }
     }
   });

@@ -41,7 +41,7 @@ struct CheckpointConfig {
 
 /// The views must stay unchanged only during save().
 struct TrainingStateView {
-  const ParameterTable& table;  ///< shard_count = number of ranks.
+  const ParameterTable& table;  ///< shard_count = ranks of a copy of the state.
   /// float32, any device: flat [table.flat_size()], or this rank's shard vector (shard_slices.h).
   ConstTensorView weights;
   ConstTensorView first_moment;  ///< Both empty: weights only.
@@ -75,6 +75,8 @@ class CheckpointWriter {
  private:
   enum class Stage : std::uint8_t { none, writing, committing };
 
+  /// Copies of the state take turns (runtime/comm/rank_grid.h).
+  [[nodiscard]] Rank writer_of(int shard) const;
   void snapshot(const TrainingStateView& view);
   void start(Stage stage, bool has_work);
   /// Returns whether steps remain.
@@ -94,6 +96,7 @@ class CheckpointWriter {
 
   Stage stage_ = Stage::none;
   CheckpointState state_;
+  int shards_ = 1;
   bool has_moments_ = false;
   std::vector<CheckpointTensor> tensors_;
   std::vector<ShardSlice> slices_;

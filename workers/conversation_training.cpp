@@ -215,7 +215,7 @@ bool train_on_conversations(const ConversationTraining& training, PreparedTraini
   const SampleOrderOptions order = order_of(training, prepared.samples.size());
   ConversationSamples samples(std::move(prepared.samples), order, prepared.steps);
   MemoryAccount account(training.phase);
-  ModelShard model(prepared.model, comm, account);
+  ModelShard model(prepared.model, comm, account, &services.grid);
   const CheckpointSearch search = find_checkpoint(comm, layout.checkpoints(), choice);
   const std::optional<Checkpoint>& resumed = search.newest;
   together(comm,

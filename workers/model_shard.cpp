@@ -17,8 +17,9 @@ double gathered_bytes(const ParameterTable& table) {
   return static_cast<double>(storage_bytes(largest->padded_size, DType::float32));
 }
 
-void with_gathered_weights(const Communicator& comm, const ParameterTable& table,
-                           const OwnBlock& own_block, MemoryAccount& account,
+void with_gathered_weights(const Communicator& comm, const Communicator& within,
+                           const ParameterTable& table, const OwnBlock& own_block,
+                           MemoryAccount& account,
                            const std::function<void(const ParameterReader&)>& use) {
   constexpr std::int32_t kNone = -1;
   Buffer memory;
@@ -30,11 +31,11 @@ void with_gathered_weights(const Communicator& comm, const ParameterTable& table
     const ParameterGroup& group = table.groups()[static_cast<std::size_t>(entry.group)];
     const TensorView whole = memory.floats({group.padded_size});
     if (gathered != entry.group) {
-      const std::int64_t size = group.padded_size / comm.size();
-      const TensorView own = whole.rows(comm.rank() * size, (comm.rank() + 1) * size);
+      const std::int64_t size = group.padded_size / within.size();
+      const TensorView own = whole.rows(within.rank() * size, (within.rank() + 1) * size);
       gathered = kNone;
       together(comm, [&] { own_block(entry.group, own); });
-      all_gather<float>(comm, own.span<float>(), whole.span<float>());
+      all_gather<float>(within, own.span<float>(), whole.span<float>());
       gathered = entry.group;
     }
     return tensor_in_group(whole, group.offset, entry);
@@ -58,8 +59,13 @@ void with_gathered_weights(const Communicator& comm, const ParameterTable& table
   });
 }
 
-ModelShard::ModelShard(TransformerConfig config, const Communicator& comm, MemoryAccount& account)
-    : config_(std::move(config)), comm_(comm), account_(account), table_(config_, comm.size()) {}
+ModelShard::ModelShard(TransformerConfig config, const Communicator& comm, MemoryAccount& account,
+                       const RankGrid* grid)
+    : config_(std::move(config)),
+      comm_(comm),
+      within_(grid == nullptr ? comm : grid->within),
+      account_(account),
+      table_(config_, within_.size()) {}
 
 void ModelShard::allocate() {
   weights_ = Buffer();  // Both would not fit.
@@ -80,7 +86,7 @@ void ModelShard::load_hf(const std::filesystem::path& directory) {
   together(comm_, [&] {
     allocate();
     HfTensors tensors(directory, config_, table_, share_of(comm_));
-    for (const ShardSlice& slice : shard_slices(table_, comm_.rank())) {
+    for (const ShardSlice& slice : shard_slices(table_, within_.rank())) {
       tensors.read(table_.entries()[slice.entry], slice.tensor_begin,
                    weights().subspan(static_cast<std::size_t>(slice.shard_begin),
                                      static_cast<std::size_t>(slice.size())));
@@ -91,7 +97,7 @@ void ModelShard::load_hf(const std::filesystem::path& directory) {
 void ModelShard::load_checkpoint(const Checkpoint& checkpoint) {
   together(comm_, [&] {
     allocate();
-    SliceReader(checkpoint, table_).read_shard(ShardVector::parameter, comm_.rank(), weights());
+    SliceReader(checkpoint, table_).read_shard(ShardVector::parameter, within_.rank(), weights());
   });
 }
 
@@ -101,22 +107,22 @@ void ModelShard::initialise(std::uint64_t seed) {
                      MemoryUse::staging);
   const TensorView flat = whole.floats({table_.flat_size()});
   initialise_weights(table_, flat, seed, config_.num_layers);
-  for (const ShardGroup& group : shard_groups(table_, comm_.rank())) {
+  for (const ShardGroup& group : shard_groups(table_, within_.rank())) {
     copy_tensor(flat.rows(group.flat_begin, group.flat_begin + group.size), block(group));
   }
 }
 
 void ModelShard::gather(const std::function<void(const ParameterReader&)>& use) const {
-  const std::vector<ShardGroup> groups = shard_groups(table_, comm_.rank());
+  const std::vector<ShardGroup> groups = shard_groups(table_, within_.rank());
   const auto own_block = [&](std::int32_t index, const TensorView& target) {
     copy_tensor(block(groups[static_cast<std::size_t>(index)]), target);
   };
-  with_gathered_weights(comm_, table_, own_block, account_, use);
+  with_gathered_weights(comm_, within_, table_, own_block, account_, use);
 }
 
 void ModelShard::take(const OwnBlock& own_block) {
   allocate();
-  for (const ShardGroup& group : shard_groups(table_, comm_.rank())) {
+  for (const ShardGroup& group : shard_groups(table_, within_.rank())) {
     own_block(group.group, block(group));
   }
 }

@@ -12,6 +12,7 @@
 #include "model/transformer/inference_transformer.h"
 #include "model/transformer/parameter_table.h"
 #include "model/transformer/transformer_config.h"
+#include "runtime/comm/rank_grid.h"
 #include "runtime/tensor/buffer.h"
 
 namespace jforge {
@@ -19,11 +20,12 @@ namespace jforge {
 /// Copies this rank's block of a group, float32 [padded_size / ranks], to `target` in host memory.
 using OwnBlock = std::function<void(std::int32_t group, const TensorView& target)>;
 
-/// Collective. Calls `use` with a reader of the whole model, of which every rank gives its block;
-/// it charges one group's float32 memory to `account`. All ranks must read the same parameters in
-/// the same order. If `use` throws on any rank, all ranks throw.
-void with_gathered_weights(const Communicator& comm, const ParameterTable& table,
-                           const OwnBlock& own_block, MemoryAccount& account,
+/// Collective over `comm`. Calls `use` with a reader of the whole model, of which every rank of
+/// `within` gives its block; it charges one group's float32 memory to `account`. All ranks must
+/// read the same parameters in the same order. If `use` throws on any rank, all ranks throw.
+void with_gathered_weights(const Communicator& comm, const Communicator& within,
+                           const ParameterTable& table, const OwnBlock& own_block,
+                           MemoryAccount& account,
                            const std::function<void(const ParameterReader&)>& use);
 
 /// Bytes of that group.
@@ -31,8 +33,10 @@ void with_gathered_weights(const Communicator& comm, const ParameterTable& table
 
 class ModelShard {
  public:
-  /// Holds no weights until one of the loads, initialise() or take().
-  ModelShard(TransformerConfig config, const Communicator& comm, MemoryAccount& account);
+  /// Holds no weights until one of the loads, initialise() or take(). `grid`: null if all ranks of
+  /// `comm` share one copy.
+  ModelShard(TransformerConfig config, const Communicator& comm, MemoryAccount& account,
+             const RankGrid* grid = nullptr);
 
   /// Collective. Every rank reads its own part, and compares its share of the files with their
   /// checksums. If one fails, all throw DataError.
@@ -58,6 +62,7 @@ class ModelShard {
 
   TransformerConfig config_;
   const Communicator& comm_;
+  const Communicator& within_;
   MemoryAccount& account_;
   ParameterTable table_;
   Buffer weights_;

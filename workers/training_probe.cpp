@@ -229,7 +229,8 @@ std::vector<TrainingProbe::Answer> TrainingProbe::decode(const Set& set,
                                       .slot_capacity = static_cast<std::int32_t>(capacity),
                                       .weights = decode_weights_});
   };
-  with_gathered_weights(context_.comm, context_.table, own_block, context_.account, build);
+  with_gathered_weights(context_.comm, context_.within, context_.table, own_block, context_.account,
+                        build);
   together(context_.comm, [&] {
     const auto first = static_cast<std::size_t>(context_.comm.rank());
     const auto stride = static_cast<std::size_t>(context_.comm.size());

@@ -28,6 +28,7 @@ namespace jforge {
 /// All must outlive the probe.
 struct ProbeContext {
   const Communicator& comm;
+  const Communicator& within;  ///< The ranks that share a copy of the weights.
   KernelSet& kernels;
   MemoryAccount& account;  ///< Charged while a check decodes.
   const TransformerConfig& model;

@@ -75,9 +75,9 @@ ExitCode dry_run(const ConversationTraining& training, const JobOptions& options
   return ExitCode::ok;
 }
 
-ExitCode carry_out(const Communicator& comm, PhaseClock& clock,
-                   const ConversationTraining& training, const JobOptions& options,
-                   Identity identity, RunDirectory& directory) {
+ExitCode carry_out(const RankGrid& grid, PhaseClock& clock, const ConversationTraining& training,
+                   const JobOptions& options, Identity identity, RunDirectory& directory) {
+  const Communicator& comm = grid.all;
   const BFloat16Sums sums = directory.bfloat16_sums();
   record_bfloat16_sums(sums, identity);
   const std::unique_ptr<KernelSet> kernels = make_job_kernels(comm, training.device, sums);
@@ -99,7 +99,7 @@ ExitCode carry_out(const Communicator& comm, PhaseClock& clock,
   };
   const bool finished =
       train_on_conversations(training, std::move(prepared),
-                             {{comm, *kernels, clock},
+                             {{comm, *kernels, clock, grid},
                               on_step,
                               [&](bool steps_left) {
                                 directory.record(comm);
@@ -144,6 +144,7 @@ ExitCode conversation_command(const JobOptions& options, const MpiSession& sessi
     config.validate();
   });
   const ConversationTraining training = training_of(config);
+  const RankGrid grid(comm, training.train.shard_ranks);
   together(comm, [&] {
     if (comm.rank() == 0) {
       expect_exportable(training.source, training.output);
@@ -168,7 +169,7 @@ ExitCode conversation_command(const JobOptions& options, const MpiSession& sessi
     RunDirectory directory(comm, {training.run.directory, write_toml(fields(config)), identity,
                                   options.accept_changes, options.resume == "never"});
     try {
-      code = carry_out(comm, clock, training, options, identity, directory);
+      code = carry_out(grid, clock, training, options, identity, directory);
     } catch (const std::exception& error) {
       directory.set_failed(error);
       throw;

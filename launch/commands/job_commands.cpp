@@ -153,6 +153,7 @@ class Job {
         phases_(phases),
         all_phases_(all_phases),
         config_(load_config(options)),
+        grid_(comm_, config_.train.shard_ranks),
         control_(comm_, clock_,
                  {config_.run.heartbeat_limit_seconds, config_.run.hang_limit_seconds}),
         identity_(job_identity(comm_, config_)),
@@ -165,7 +166,7 @@ class Job {
       warn_of_slow_bfloat16(comm_, *kernels_);
     }
     directory_.set_device(describe_device(kernels_->device(), local_rank(comm_)));
-    WorkerServices services{{comm_, *kernels_, clock_}, control_.channel()};
+    WorkerServices services{{comm_, *kernels_, clock_, grid_}, control_.channel()};
     services.on_import = [this](const ImportProgress& progress) { display_.import(progress); };
     services.on_evaluation = [this](const EvaluationProgress& progress) {
       if (comm_.rank() == 0) {
@@ -363,6 +364,7 @@ class Job {
   PlannedPhases phases_;
   bool all_phases_;
   JobConfig config_;
+  RankGrid grid_;
   ControlPlane control_;
   Identity identity_;
   RunDirectory directory_;

@@ -356,6 +356,9 @@ void add_sharding(FieldList& fields, TrainConfig& train) {
   fields.add(
       "zero_stage", train.optimizer.zero_stage, kOperational,
       "What is spread over ranks: 1 optimizer state, 2 gradients too, 3 weights too; 0 nothing");
+  fields.add("shard_ranks", train.shard_ranks, kOperational,
+             "Ranks, one after the other, that share a copy of what `zero_stage` spreads, such as "
+             "those of a node: only gradients then travel between copies; 0 = all ranks");
   fields.add(
       "optimizer_offload", train.optimizer.offload, kOperational,
       "On a device: keeps masters, moments and gradients' sums in host memory, where the optimizer "

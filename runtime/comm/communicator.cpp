@@ -17,9 +17,9 @@ Communicator::~Communicator() = default;
 Rank Communicator::rank() const noexcept { return handle_->rank; }
 int Communicator::size() const noexcept { return handle_->size; }
 
-Communicator Communicator::duplicate() const {
+Communicator Communicator::split(int color) const {
   const InCollective in(*this, Operation::duplicate, 0);
-  return Communicator(handle_->duplicate());
+  return Communicator(handle_->split(color));
 }
 
 void Communicator::barrier() const {

@@ -32,7 +32,10 @@ class Communicator {
   [[nodiscard]] Rank rank() const noexcept;
   [[nodiscard]] int size() const noexcept;
   /// Collective. For another purpose or thread.
-  [[nodiscard]] Communicator duplicate() const;
+  [[nodiscard]] Communicator duplicate() const { return split(0); }
+  /// Collective. Returns a communicator of the ranks with the same `color` ≥ 0, in their order
+  /// here.
+  [[nodiscard]] Communicator split(int color) const;
   /// Collective.
   void barrier() const;
   /// Collective. Frees the handle.

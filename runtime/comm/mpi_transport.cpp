@@ -128,10 +128,13 @@ void MpiHandle::barrier() {
   check(MPI_Barrier(collectives_));
 }
 
-std::unique_ptr<Communicator::Handle> MpiHandle::duplicate() {
-  auto copy = std::make_unique<MpiHandle>(collectives_);
-  copy->polite_ = polite_;
-  return copy;
+std::unique_ptr<Communicator::Handle> MpiHandle::split(int color) {
+  MPI_Comm part = MPI_COMM_NULL;
+  check(MPI_Comm_split(collectives_, color, rank, &part));
+  auto handle = std::make_unique<MpiHandle>(part);
+  check(MPI_Comm_free(&part));
+  handle->polite_ = polite_;
+  return handle;
 }
 
 MpiHandle::~MpiHandle() {

@@ -31,7 +31,7 @@ class MpiHandle final : public Communicator::Handle {
                          std::span<const std::size_t> places) override;
   void broadcast(std::byte* data, std::size_t bytes, Rank root) override;
   void barrier() override;
-  [[nodiscard]] std::unique_ptr<Handle> duplicate() override;
+  [[nodiscard]] std::unique_ptr<Handle> split(int color) override;
   void close() override;
   void send(Rank destination, int tag, std::span<const std::byte> payload) override;
   [[nodiscard]] std::optional<ReceivedMessage> try_receive() override;

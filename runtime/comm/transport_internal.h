@@ -59,8 +59,8 @@ struct Communicator::Handle {
   virtual void broadcast(std::byte* data, std::size_t bytes, Rank root);
   virtual void barrier();
 
-  /// Collective.
-  [[nodiscard]] virtual std::unique_ptr<Handle> duplicate() = 0;
+  /// Collective. A communicator of the ranks with the same color, in their order here.
+  [[nodiscard]] virtual std::unique_ptr<Handle> split(int color) = 0;
   /// Waits only for receivers of sent messages.
   virtual void close() = 0;
   virtual void send(Rank destination, int tag, std::span<const std::byte> payload) = 0;

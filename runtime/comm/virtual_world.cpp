@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -51,11 +52,15 @@ struct Slot {
   std::size_t bytes = 0;
 };
 
-/// One communicator over all ranks.
+/// One communicator.
 class Group {
  public:
-  explicit Group(SharedWorld& shared)
-      : world(shared), members(shared.ended.size()), slots_(members.size() * members.size()) {
+  /// `ranks`: the members' ranks in the world.
+  Group(SharedWorld& shared, std::vector<Rank> ranks)
+      : world(shared),
+        in_world(std::move(ranks)),
+        members(in_world.size()),
+        slots_(members.size() * members.size()) {
     const std::lock_guard lock(world.mutex);
     world.groups.push_back(this);
   }
@@ -66,16 +71,18 @@ class Group {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  /// Returns one group for the `number`-th duplicate() of all ranks.
-  std::shared_ptr<Group> duplicate(int number) {
-    const std::lock_guard lock(duplicates_mutex_);
-    auto& [group, taken] = duplicates_[number];
+  /// Returns one group of `ranks` for the `number`-th split() of its members, whose first is
+  /// `first` here.
+  std::shared_ptr<Group> split(int number, Rank first, std::vector<Rank> ranks) {
+    const std::lock_guard lock(parts_mutex_);
+    const std::pair key(number, first);
+    auto& [group, taken] = parts_[key];
     if (group == nullptr) {
-      group = std::make_shared<Group>(world);
+      group = std::make_shared<Group>(world, std::move(ranks));
     }
     std::shared_ptr<Group> result = group;
-    if (++taken == members.size()) {
-      duplicates_.erase(number);
+    if (++taken == group->members.size()) {
+      parts_.erase(key);
     }
     return result;
   }
@@ -92,12 +99,13 @@ class Group {
   Member& member(Rank rank) { return members[static_cast<std::size_t>(rank)]; }
 
   SharedWorld& world;
+  const std::vector<Rank> in_world;
   std::vector<Member> members;
 
  private:
   std::vector<Slot> slots_;
-  std::mutex duplicates_mutex_;
-  std::map<int, std::pair<std::shared_ptr<Group>, std::size_t>> duplicates_;
+  std::mutex parts_mutex_;
+  std::map<std::pair<int, Rank>, std::pair<std::shared_ptr<Group>, std::size_t>> parts_;
 };
 
 void SharedWorld::end(Rank rank, bool by_exception) {
@@ -149,10 +157,20 @@ class VirtualHandle final : public Handle {
     }
   }
 
-  [[nodiscard]] std::unique_ptr<Handle> duplicate() override {
-    auto copy = std::make_unique<VirtualHandle>(group_->duplicate(duplicates_++), rank);
-    barrier();
-    return copy;
+  [[nodiscard]] std::unique_ptr<Handle> split(int color) override {
+    std::vector<int> colors(static_cast<std::size_t>(size));
+    detail::all_gather_values<int>(*this, color, colors);
+    std::vector<Rank> ranks;
+    std::optional<Rank> first;
+    Rank own = 0;
+    for (Rank other = 0; other < size; ++other) {
+      if (colors[static_cast<std::size_t>(other)] == color) {
+        first = first.value_or(other);
+        own = other == rank ? static_cast<Rank>(ranks.size()) : own;
+        ranks.push_back(group_->in_world[static_cast<std::size_t>(other)]);
+      }
+    }
+    return std::make_unique<VirtualHandle>(group_->split(splits_++, *first, std::move(ranks)), own);
   }
 
   void close() override {}
@@ -239,7 +257,7 @@ class VirtualHandle final : public Handle {
   }
 
   void expect_alive(Rank peer) const {
-    if (world().ended[static_cast<std::size_t>(peer)]) {
+    if (world().ended[static_cast<std::size_t>(group_->in_world[static_cast<std::size_t>(peer)])]) {
       throw PeerEnded(
           fmt::format("virtual rank {} waits for rank {}, which has ended", rank, peer));
     }
@@ -258,7 +276,7 @@ class VirtualHandle final : public Handle {
   }
 
   std::shared_ptr<Group> group_;
-  int duplicates_ = 0;
+  int splits_ = 0;
   bool abandoned_ = false;
   std::vector<Outgoing> outgoing_;
   std::vector<Incoming> incoming_;
@@ -273,7 +291,9 @@ VirtualWorld::VirtualWorld(int ranks) : ranks_(ranks) {
 
 void VirtualWorld::run(const std::function<void(const Communicator&)>& work) {
   SharedWorld shared(ranks_);
-  auto group = std::make_shared<Group>(shared);
+  std::vector<Rank> all(static_cast<std::size_t>(ranks_));
+  std::iota(all.begin(), all.end(), 0);
+  auto group = std::make_shared<Group>(shared, all);
   struct Outcome {
     std::exception_ptr failure;
     bool because_of_another = false;

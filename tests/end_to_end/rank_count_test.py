@@ -43,8 +43,12 @@ class RankCount(EndToEndTest):
 
     def test_every_interruption_at_another_rank_count(self):
         config, run = self.config("wandering")
-        for ranks, place in ((4, "generate:3:1"), (1, "train:0:2"), (2, "train:1:5"), (4, "train.accumulate:2:2")):
-            self.jforge_with_fault(config, run, f"interrupt@{place}", ranks=ranks, expect=75)
+        copies = ("--set", "train.shard_ranks=2", "--set", "train.zero_stage=3")
+        for ranks, place, options in ((4, "generate:3:1", copies), (1, "train:0:2", ()), (2, "train:1:5", ()),
+                                      (4, "train.accumulate:2:2", copies)):
+            self.jforge_with_fault(config, run, f"interrupt@{place}", *options, ranks=ranks, expect=75)
+        refused = self.jforge("run", config, "--set", "train.shard_ranks=2", ranks=3, expect=2)
+        self.assertIn("train.shard_ranks = 2 does not divide the 3 ranks", refused.err)
         result = self.jforge("run", config, ranks=2, env=os.environ | {"JFORGE_CHECK_COLLECTIVES": "1"})
         self.assertIn("collective checks are on", result.err)
         self.assert_close_models(self.uninterrupted(2), run)

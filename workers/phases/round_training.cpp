@@ -124,8 +124,8 @@ TrainPhase::Settings RoundTraining::settings(const Identity& identity) const {
 void RoundTraining::make_probe() {
   if (TrainingProbe::wanted(train_)) {
     together(services_.comm, [&] {
-      probe_.emplace(ProbeContext{services_.comm, services_.kernels, account_, model_.config(),
-                                  model_.table()},
+      probe_.emplace(ProbeContext{services_.comm, services_.grid.within, services_.kernels,
+                                  account_, model_.config(), model_.table()},
                      config_, round_, prompts_);
     });
     phase_->check_with(*probe_);

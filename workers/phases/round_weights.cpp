@@ -108,7 +108,8 @@ Checkpoint RoundWeights::final_checkpoint(std::int32_t round) const {
 ModelShard& RoundWeights::unread() {
   together(services_.comm, [&] {
     if (!model_) {
-      model_ = std::make_unique<ModelShard>(read_hf_config(source_), services_.comm, account_);
+      model_ = std::make_unique<ModelShard>(read_hf_config(source_), services_.comm, account_,
+                                            &services_.grid);
     }
   });
   return *model_;

@@ -7,7 +7,7 @@
 
 #include "model/kernels/kernel_set.h"
 #include "runtime/comm/hang_watchdog.h"
-#include "runtime/comm/mpi_session.h"
+#include "runtime/comm/rank_grid.h"
 #include "runtime/tensor/buffer.h"
 
 namespace jforge {
@@ -22,6 +22,7 @@ struct PhaseServices {
   const Communicator& comm;
   KernelSet& kernels;
   PhaseClock& clock;
+  const RankGrid& grid;
 
   /// Ends a phase: releases the kernels' work space and logs the peaks of `account`. Requires:
   /// every byte charged to `account` has been returned (ARCHITECTURE.md "phase switch").

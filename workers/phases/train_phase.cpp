@@ -19,8 +19,9 @@ TrainPhase::TrainPhase(const PhaseServices& services, ModelShard& model, const T
       config_(config),
       settings_(std::move(settings)),
       account_(account),
-      trainer_({model.config(), model.table(), services.kernels, services.comm, account},
-               model.weights(), config_),
+      trainer_(
+          {model.config(), model.table(), services.kernels, services.comm, account, &services.grid},
+          model.weights(), config_),
       last_step_(settings_.steps) {
   model.drop();
   plan_.total_steps = settings_.steps;

@@ -62,6 +62,12 @@ BatchRange batch_range(std::int64_t step, std::int64_t batch_samples, std::int64
   return {first, std::min(first + batch_samples, order_size)};
 }
 
+std::unique_ptr<Collectives> collectives_of(const TrainContext& context, const Communicator& comm,
+                                            const TrainConfig& config) {
+  return make_collectives(comm, config.sharding().home(context.kernels.device()),
+                          context.kernels.device(), context.account, config.collectives);
+}
+
 }  // namespace
 
 DistillationTrainer::DistillationTrainer(const TrainContext& context, std::span<const float> shard,
@@ -70,10 +76,13 @@ DistillationTrainer::DistillationTrainer(const TrainContext& context, std::span<
       plan_(context.model),
       config_(config),
       packing_(config.packing(context.model.eos_ids)),
-      collectives_(make_collectives(context.comm, config.sharding().home(context.kernels.device()),
-                                    context.kernels.device(), context.account, config.collectives)),
+      collectives_(
+          collectives_of(context, context.grid ? context.grid->within : context.comm, config)),
+      across_(context.grid != nullptr && context.grid->across.size() > 1
+                  ? collectives_of(context, context.grid->across, config)
+                  : nullptr),
       store_(context.table, config.sharding(), context.kernels, *collectives_, context.account,
-             shard),
+             shard, across_.get()),
       optimizer_(context.table, context.comm, context.account, store_, config.optimizer),
       transformer_(
           context.model, context.table, context.kernels, context.account,
@@ -85,6 +94,14 @@ DistillationTrainer::DistillationTrainer(const TrainContext& context, std::span<
     teacher_.emplace(context.model, context.table, context.kernels, context.account,
                      TrainingTransformer::Options{.compute = config.compute, .forward_only = true});
   }
+}
+
+std::uint64_t DistillationTrainer::bytes_sent() const {
+  return collectives_->bytes().total() + (across_ ? across_->bytes().total() : 0);
+}
+
+double DistillationTrainer::waited_seconds() const {
+  return collectives_->waited_seconds() + (across_ ? across_->waited_seconds() : 0);
 }
 
 TrainOutcome DistillationTrainer::run(SampleSource& source, const TrainPlan& plan,
@@ -100,7 +117,7 @@ TrainOutcome DistillationTrainer::run(SampleSource& source, const TrainPlan& pla
   TrainOutcome outcome = TrainOutcome::finished;
   for (std::int64_t step = plan.steps_done + 1; step <= plan.total_steps; ++step) {
     const Clock::time_point start = Clock::now();
-    const std::uint64_t payload_before = collectives_->bytes().total();
+    const std::uint64_t payload_before = bytes_sent();
     LocalWork work;
     const auto forward_and_backward = [&] { work = accumulate(source, step, hooks); };
     // A std::function that held the lambda itself would allocate.
@@ -111,7 +128,7 @@ TrainOutcome DistillationTrainer::run(SampleSource& source, const TrainPlan& pla
     metrics.samples = batch_range(step, config_.batch_samples, source.size()).size();
     metrics.learning_rate = schedule.at(step);
     update(work, metrics);
-    work.payload_bytes = collectives_->bytes().total() - payload_before;
+    work.payload_bytes = bytes_sent() - payload_before;
     stop = gather_metrics(work, seconds_since(start), stop_here(), peak, metrics) || stop;
 
     if (hooks.clock != nullptr) {
@@ -243,7 +260,7 @@ DistillationTrainer::LocalWork DistillationTrainer::train_batch(SampleSource& so
     std::rethrow_exception(hook_failure_);
   }
   const Clock::time_point start = Clock::now();
-  const double waited = collectives_->waited_seconds();
+  const double waited = waited_seconds();
   PoisonedGradients poisoned(store_);
   GradientSink& gradients =
       fault_point("train", step) ? static_cast<GradientSink&>(poisoned) : store_;
@@ -304,12 +321,12 @@ DistillationTrainer::LocalWork DistillationTrainer::train_batch(SampleSource& so
     }
   }
   const Event end = context_.kernels.queue().record();
-  const double waited_in_passes = collectives_->waited_seconds() - waited;
+  const double waited_in_passes = waited_seconds() - waited;
   // Enqueues all device reads before the only wait.
   results_.fetch();
   optimizer_.fetch();
   store_.wait(end);
-  work.communication_seconds = collectives_->waited_seconds() - waited;
+  work.communication_seconds = waited_seconds() - waited;
   work.work_seconds =
       seconds_since(start) - measuring_seconds - (work.communication_seconds - waited_in_passes);
   store_.synchronize();
@@ -339,7 +356,7 @@ void DistillationTrainer::read_results(std::int64_t step, double measured_share,
 }
 
 void DistillationTrainer::update(LocalWork& work, StepMetrics& metrics) {
-  const double waited = collectives_->waited_seconds();
+  const double waited = waited_seconds();
   const ShardedAdamW::StepReport report = optimizer_.finish_gradients();
   metrics.gradient_norm = report.gradient_norm;
   metrics.clip_scale = static_cast<double>(report.clip_scale);
@@ -356,7 +373,7 @@ void DistillationTrainer::update(LocalWork& work, StepMetrics& metrics) {
   } else {
     optimizer_.update(metrics.learning_rate, report);
   }
-  work.communication_seconds += collectives_->waited_seconds() - waited;
+  work.communication_seconds += waited_seconds() - waited;
 }
 
 double DistillationTrainer::weighted_loss(const VocabularyLossSums& own) {

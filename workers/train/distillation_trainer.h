@@ -20,6 +20,7 @@
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/comm/hang_watchdog.h"
 #include "runtime/comm/mpi_session.h"
+#include "runtime/comm/rank_grid.h"
 #include "runtime/comm/tensor_collectives.h"
 #include "runtime/tensor/buffer.h"
 #include "workers/train/batch_assignment.h"
@@ -84,10 +85,11 @@ enum class TrainOutcome : std::uint8_t { finished, interrupted };
 /// References must outlive the trainer.
 struct TrainContext {
   const TransformerConfig& model;
-  const ParameterTable& table;  ///< shard_count = comm.size()
+  const ParameterTable& table;  ///< shard_count = ranks of a copy of the state.
   KernelSet& kernels;
   const Communicator& comm;
   MemoryAccount& account;
+  const RankGrid* grid = nullptr;  ///< Null: all ranks share one copy.
 };
 
 /// One object per rank and round; all ranks act together.
@@ -166,6 +168,8 @@ class DistillationTrainer {
   void update(LocalWork& work, StepMetrics& metrics);
   /// Collective.
   [[nodiscard]] double weighted_loss(const VocabularyLossSums& own);
+  [[nodiscard]] std::uint64_t bytes_sent() const;
+  [[nodiscard]] double waited_seconds() const;
   /// Collective. True if any rank was asked to stop during the step.
   [[nodiscard]] bool gather_metrics(const LocalWork& work, double step_seconds, bool stop,
                                     PeakFlops& peak, StepMetrics& metrics);
@@ -175,6 +179,7 @@ class DistillationTrainer {
   TrainConfig config_;
   PackingOptions packing_;
   std::unique_ptr<Collectives> collectives_;
+  std::unique_ptr<Collectives> across_;  ///< Null with one copy of the state.
   ParameterStore store_;
   ShardedAdamW optimizer_;
   TrainingTransformer transformer_;

@@ -20,12 +20,13 @@ constexpr std::int32_t kNoFold = -1;
 
 ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& sharding,
                                KernelSet& kernels, Collectives& collectives, MemoryAccount& account,
-                               std::span<const float> shard)
+                               std::span<const float> shard, Collectives* across)
     : table_(table),
       sharding_(sharding),
       kernels_(kernels),
       home_(sharding.offload ? kernels.host() : kernels),
       collectives_(collectives),
+      across_(across),
       uses_(table),
       owned_(owned_groups(table, sharding, collectives.rank())),
       shard_(shard_groups(table, collectives.rank())),
@@ -105,6 +106,7 @@ ParameterStore::ParameterStore(const ParameterTable& table, const Sharding& shar
 ParameterStore::~ParameterStore() {
   wait_for_ends(copied_);
   wait_for_ends(gradients_work_);
+  wait_for_ends(across_work_);
 }
 
 // ---- views -------------------------------------------------------------------------------------
@@ -190,6 +192,7 @@ void ParameterStore::begin_step(const StepShape& shape) {
     frozen_->watch(shape.replica_hashes);
   }
   begun_ = true;
+  crossed_ = false;
   fault_point("train.begin");
   tensor_squares_.reset(static_cast<std::int64_t>(table_.entries().size()));
 }
@@ -349,6 +352,21 @@ void ParameterStore::abandon() {
       reduce(use.group);
     }
   }
+  reduce_across();
+}
+
+void ParameterStore::reduce_across() {
+  if (across_ == nullptr || std::exchange(crossed_, true)) {
+    return;
+  }
+  across_work_.resize(owned_.size());
+  for (const Work& work : gradients_work_) {
+    work.before(across_->queue());
+  }
+  across_->queue().wait(home_.queue().record());
+  for (std::size_t group = 0; group < owned_.size(); ++group) {
+    across_work_[group] = across_->all_reduce_sum(owned_gradient(owned_[group]));
+  }
 }
 
 void ParameterStore::fetch_reductions() {
@@ -360,6 +378,10 @@ void ParameterStore::fetch_reductions() {
     }
   }
   for (const Work& work : gradients_work_) {
+    work.before(home_.queue());
+  }
+  reduce_across();
+  for (const Work& work : across_work_) {
     work.before(home_.queue());
   }
 }
@@ -379,8 +401,10 @@ void ParameterStore::synchronize() const {
   kernels_.queue().synchronize();
   home_.queue().synchronize();
   // All done by now; throws for a failed one before its result is read.
-  for (const Work& work : gradients_work_) {
-    work.wait();
+  for (const auto* const all : {&gradients_work_, &across_work_}) {
+    for (const Work& work : *all) {
+      work.wait();
+    }
   }
   weights_->wait();
 }

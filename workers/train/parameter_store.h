@@ -33,9 +33,11 @@ namespace jforge {
 class ParameterStore final : public ParameterSource, public GradientSink {
  public:
   /// Collective, unless `shard` is empty. `shard`: this rank's shard vector of the model; if empty,
-  /// weights are zero until load(). `collectives`: for tensors at home().
+  /// weights are zero until load(). `collectives`: for tensors at home(), within a copy of the
+  /// state (runtime/comm/rank_grid.h). `across`: between copies, if there are several.
   ParameterStore(const ParameterTable& table, const Sharding& sharding, KernelSet& kernels,
-                 Collectives& collectives, MemoryAccount& account, std::span<const float> shard);
+                 Collectives& collectives, MemoryAccount& account, std::span<const float> shard,
+                 Collectives* across = nullptr);
   /// Waits for pending work.
   ~ParameterStore() override;
   ParameterStore(const ParameterStore&) = delete;
@@ -150,6 +152,8 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   /// Gathers the group of a scripted acquire() and the next one.
   void gather(const ScriptedUse& scripted);
   void reduce(std::int32_t group);
+  /// Enqueues the sums of owned gradients over the copies, once a step.
+  void reduce_across();
   [[nodiscard]] std::size_t gradient_place(std::int32_t group) const {
     return sharding_.shards_gradients() ? slots_.slot_of(group) : static_cast<std::size_t>(group);
   }
@@ -172,6 +176,7 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   KernelSet& kernels_;
   KernelSet& home_;
   Collectives& collectives_;
+  Collectives* const across_;
   const PassUses uses_;
   std::vector<ShardGroup> owned_;
   std::vector<ShardGroup> shard_;  ///< All groups.
@@ -194,6 +199,8 @@ class ParameterStore final : public ParameterSource, public GradientSink {
   std::size_t cursor_ = 0;            ///< Next use in script_.
   TensorView measured_;               ///< Empty while gradients are kept.
   std::vector<Work> gradients_work_;  ///< By group (stages 0, 1) or slot.
+  bool crossed_ = false;              ///< reduce_across() has begun in this step.
+  std::vector<Work> across_work_;     ///< By group.
   std::unique_ptr<Queue> copying_;
   std::vector<Event> copied_;        ///< End of these copies.
   std::vector<Work> gathers_;        ///< From gather_blocks().

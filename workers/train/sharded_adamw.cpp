@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <utility>
 
 #include "model/kernels/kernel_arguments.h"
@@ -44,7 +45,7 @@ ShardedAdamW::ShardedAdamW(const ParameterTable& table, const Communicator& comm
       comm_(comm),
       store_(store),
       config_(config),
-      guard_(config.guard, store.home(), account, comm.size()),
+      guard_(config.guard, store.home(), account, table.shard_count()),
       size_(owned_size(table, store.sharding())),
       own_squares_(store.home(), account) {
   config_.validate();
@@ -130,7 +131,7 @@ ShardedAdamW::StepReport ShardedAdamW::step(double learning_rate) {
 
 void ShardedAdamW::fetch_squares() {
   const bool whole = !store_.sharding().shards_state();
-  const std::int64_t parts = whole ? comm_.size() : 1;
+  const std::int64_t parts = whole ? table_.shard_count() : 1;
   own_squares_.reset(parts);
   for (const ShardGroup& range : store_.owned()) {
     const ConstTensorView gradient = store_.owned_gradient(range);
@@ -143,21 +144,17 @@ void ShardedAdamW::fetch_squares() {
   own_squares_.fetch();
 }
 
-/// Adds every rank's Σ x² in rank order: the same bits at any stage and rank.
+/// Adds the first copy's Σ x² in rank order: the same bits at any stage and rank.
 double ShardedAdamW::gradient_squares() {
-  const auto ranks = static_cast<std::size_t>(comm_.size());
   const std::span<const double> own = own_squares_.fetched();
-  squares_.assign(ranks, 0.0);
   if (!store_.sharding().shards_state()) {
-    std::ranges::copy(own, squares_.begin());
+    squares_.assign(own.begin(), own.end());
   } else {
+    squares_.resize(static_cast<std::size_t>(comm_.size()));
     all_gather<double>(comm_, own, squares_);
   }
-  double total = 0;
-  for (const double value : squares_) {
-    total += value;
-  }
-  return total;
+  const auto first_copy = squares_.begin() + table_.shard_count();
+  return std::accumulate(squares_.begin(), first_copy, 0.0);
 }
 
 void ShardedAdamW::apply(double learning_rate, float clip_scale) {
@@ -212,7 +209,7 @@ void ShardedAdamW::load_moment(std::span<const float> shard, const TensorView& s
          "optimizer state of another size than this rank's shard");
   const ConstTensorView values(shard.data(), Shape{std::ssize(shard)});
   if (!store_.sharding().shards_state()) {
-    for (const ShardGroup& range : shard_groups(table_, comm_.rank())) {
+    for (const ShardGroup& range : shard_groups(table_, comm_.rank() % table_.shard_count())) {
       const ParameterGroup& group = table_.groups()[static_cast<std::size_t>(range.group)];
       store_.gather_blocks(values.rows(range.shard_begin, range.shard_begin + range.size),
                            state.rows(group.offset, group.offset + group.padded_size));

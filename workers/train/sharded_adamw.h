@@ -39,7 +39,8 @@ class ShardedAdamW {
     float clip_scale = 1;      ///< Factor applied to the gradients.
   };
 
-  /// Not collective. `store` must outlive it. Throws ConfigError, EnvironmentError.
+  /// Not collective. `comm`: the ranks of all copies, in a RankGrid's order. `store` must outlive
+  /// it. Throws ConfigError, EnvironmentError.
   ShardedAdamW(const ParameterTable& table, const Communicator& comm, MemoryAccount& account,
                ParameterStore& store, const OptimizerConfig& config);
 

@@ -31,7 +31,8 @@ struct GuardConfig {
 /// after an update are read in the next step.
 class StateGuard {
  public:
-  /// `home`: kernels for the state's memory; must outlive the object.
+  /// `home`: kernels for the state's memory; must outlive the object. `ranks`: of a copy of the
+  /// state; `comm` below has all copies (runtime/comm/rank_grid.h).
   StateGuard(const GuardConfig& config, KernelSet& home, MemoryAccount& account, int ranks);
 
   /// Whether replicas are compared before update `updates` + 1.

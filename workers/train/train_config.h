@@ -57,6 +57,7 @@ struct TrainConfig {
   /// backward passes over one micro-batch of rank 0 (stage 3: of every rank).
   std::int64_t gradient_norms_every = 100;
   OptimizerConfig optimizer;
+  int shard_ranks = 0;  ///< Ranks per copy of the state (runtime/comm/rank_grid.h); 0: all.
   SpikeGuardConfig spike_guard;
   CollapseConfig collapse;     ///< For the probe (workers/training_probe.h).
   EarlyStopConfig early_stop;  ///< For the probe.

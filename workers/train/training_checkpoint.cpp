@@ -31,7 +31,7 @@ void resume_training(const Communicator& comm, const Checkpoint& checkpoint,
   const bool in_place = optimizer.store().sharding().shards_state() &&
                         optimizer.store().home().device() == Device::cpu;
   const auto read = [&](ShardVector vector, std::span<float> target) {
-    together(comm, [&] { reader->read_shard(vector, comm.rank(), target); });
+    together(comm, [&] { reader->read_shard(vector, comm.rank() % table.shard_count(), target); });
   };
   const auto resume_moment = [&](ShardVector vector, const TensorView& state) {
     const std::span<float> target = in_place ? state.span<float>() : staged;

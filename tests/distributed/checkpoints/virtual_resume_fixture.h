@@ -41,6 +41,8 @@ struct Setting {
   TeacherKind teacher = TeacherKind::detached;
   Place place = Place::host;
   double learning_rate = 1e-3;
+  int shard_ranks = 0;
+  [[nodiscard]] int shards() const { return shard_ranks == 0 ? ranks : shard_ranks; }
 };
 
 /// Masters, first and second moments of all ranks, without padding.
@@ -103,9 +105,10 @@ class TrainingRank {
   TrainingRank(const Communicator& comm, const Setting& setting)
       : comm_(comm),
         kernels_(setting.place == Place::host ? make_cpu_kernel_set() : make_tested_kernel_set()),
-        model_(setting.ranks),
-        trainer_({shape_, model_.table, *kernels_, comm, account_},
-                 shard_of(model_.view(), model_.table, comm.rank()), config(setting)) {}
+        grid_(comm, setting.shard_ranks),
+        model_(setting.shards()),
+        trainer_({shape_, model_.table, *kernels_, comm, account_, &grid_},
+                 shard_of(model_.view(), model_.table, grid_.within.rank()), config(setting)) {}
 
   /// Trains to the last step and returns its loss. Saves under `root` unless empty.
   double train(std::int64_t steps_done, const std::filesystem::path& root, Assembly* saved) {
@@ -177,6 +180,7 @@ class TrainingRank {
   TransformerConfig shape_ = tiny_config();
   std::unique_ptr<KernelSet> kernels_;
   MemoryAccount account_{"virtual"};
+  RankGrid grid_;
   Model model_;
   DistillationTrainer trainer_;
   TrainerState resumed_;
@@ -194,8 +198,8 @@ struct SavedRun {
 };
 
 inline SavedRun train_and_save(const Setting& setting, const std::filesystem::path& root) {
-  Assembly saved(setting.ranks);
-  Assembly end(setting.ranks);
+  Assembly saved(setting.shards());
+  Assembly end(setting.shards());
   SavedRun run;
   VirtualWorld(setting.ranks).run([&](const Communicator& comm) {
     TrainingRank rank(comm, setting);
@@ -215,7 +219,7 @@ inline std::filesystem::path checkpoint_under(const std::filesystem::path& root)
 }
 
 inline State load(const Setting& setting, const std::filesystem::path& directory) {
-  Assembly loaded(setting.ranks);
+  Assembly loaded(setting.shards());
   VirtualWorld(setting.ranks).run([&](const Communicator& comm) {
     TrainingRank rank(comm, setting);
     rank.resume(directory);
@@ -225,7 +229,7 @@ inline State load(const Setting& setting, const std::filesystem::path& directory
 }
 
 inline End load_and_train(const Setting& setting, const std::filesystem::path& directory) {
-  Assembly assembly(setting.ranks);
+  Assembly assembly(setting.shards());
   End end;
   VirtualWorld(setting.ranks).run([&](const Communicator& comm) {
     TrainingRank rank(comm, setting);

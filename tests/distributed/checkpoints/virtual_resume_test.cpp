@@ -52,6 +52,22 @@ TEST_P(VirtualResume, EveryRankCountAndStageReadsWhatEveryOtherWrote) {
   }
 }
 
+TEST(VirtualResumeCopies, OtherDivisionsReadWhatCopiesTookTurnsToWrite) {
+  for (const int stage : {0, 1, 3}) {
+    SCOPED_TRACE(stage);
+    const TemporaryDirectory root;
+    const Setting setting{.ranks = 4, .stage = stage, .shard_ranks = 2};
+    const SavedRun run = train_and_save(setting, root.path());
+    EXPECT_NE(run.saved, run.end.state);
+    EXPECT_EQ(open_checkpoint(checkpoint_under(root.path())).manifest.world_size, 2);
+    EXPECT_EQ(load_and_train(setting, checkpoint_under(root.path())), run.end);
+    for (const auto& [ranks, shard_ranks] : {std::pair(4, 4), {4, 1}, {3, 0}, {1, 0}}) {
+      const Setting other{.ranks = ranks, .stage = stage, .shard_ranks = shard_ranks};
+      EXPECT_EQ(load(other, checkpoint_under(root.path())), run.saved);
+    }
+  }
+}
+
 TEST(VirtualResumeGuard, AResumedGuardLeavesOutTheUpdateThatTheRunBeforeDid) {
   const TemporaryDirectory root;
   // At this rate the loss jumps.

@@ -44,6 +44,7 @@ TrainConfig config_for(int stage, DType compute, std::int64_t tokens_per_rank) {
   return config;
 }
 
+/// All ranks must end with the same weights.
 Trained train(int ranks, const TrainConfig& config, std::int64_t steps,
               const TransformerConfig& shape = tiny_config()) {
   Trained result;
@@ -51,10 +52,11 @@ Trained train(int ranks, const TrainConfig& config, std::int64_t steps,
   VirtualWorld(ranks).run([&](const Communicator& comm) {
     const auto kernels = make_cpu_kernel_set();
     MemoryAccount account("virtual");
-    Model model(ranks, shape);
+    const RankGrid grid(comm, config.shard_ranks);
+    Model model(grid.within.size(), shape);
     SyntheticSource source(config.batch_samples * steps);
-    DistillationTrainer trainer({shape, model.table, *kernels, comm, account},
-                                shard_of(model.view(), model.table, comm.rank()), config);
+    DistillationTrainer trainer({shape, model.table, *kernels, comm, account, &grid},
+                                shard_of(model.view(), model.table, grid.within.rank()), config);
     Trained run;
     TrainHooks hooks;
     hooks.stop_requested = [] { return false; };
@@ -65,12 +67,13 @@ Trained train(int ranks, const TrainConfig& config, std::int64_t steps,
     TrainPlan plan;
     plan.total_steps = steps;
     static_cast<void>(trainer.run(source, plan, hooks));
-    gather_masters(trainer.store(), model.table, comm, model.view());
+    gather_masters(trainer.store(), model.table, grid.within, model.view());
     run.weights = consolidated(model.table, model.weights);
     const std::lock_guard lock(writing);
-    if (comm.rank() == 0) {
+    if (result.weights.empty()) {
       result = run;
     }
+    EXPECT_EQ(result.weights, run.weights);
   });
   return result;
 }
@@ -85,6 +88,28 @@ double largest_difference(const std::vector<double>& left, const std::vector<dou
 
 class VirtualTraining : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, VirtualTraining, ::testing::Values(2, 3, 4, 8, 16, 64));
+
+TEST_P(VirtualTraining, CopiesOfTheStateTrainWhatOneProcessTrains) {
+  constexpr std::int64_t kSteps = 4;
+  TrainConfig alone = config_for(1, DType::float32, 1 << 16);
+  alone.teacher = TeacherKind::frozen;
+  const Trained expected = train(1, alone, kSteps);
+  for (const int per_copy : {1, 2}) {
+    if (GetParam() % per_copy != 0) {
+      continue;
+    }
+    for (const int stage : {0, 1, 2, 3}) {
+      SCOPED_TRACE(std::to_string(per_copy) + " ranks a copy, stage " + std::to_string(stage));
+      // Several micro-batches: only their sums cross.
+      TrainConfig config = config_for(stage, DType::float32, 64);
+      config.teacher = TeacherKind::frozen;
+      config.shard_ranks = per_copy;
+      const Trained run = train(GetParam(), config, kSteps);
+      EXPECT_LT(relative_l2(run.weights, expected.weights), 1e-5);
+      EXPECT_LT(largest_difference(run.losses, expected.losses), 1e-5);
+    }
+  }
+}
 
 TEST_P(VirtualTraining, EveryStageTrainsWhatOneProcessTrains) {
   const std::int64_t steps = GetParam() > 16 ? 3 : 10;
@@ -441,17 +466,20 @@ struct StepOutcome {
   bool reached = false;  ///< there was such a use
 };
 
-StepOutcome step_with_failure(int ranks, const Sharding& sharding, Rank bad, std::size_t fails_at) {
+StepOutcome step_with_failure(int ranks, const Sharding& sharding, Rank bad, std::size_t fails_at,
+                              int shard_ranks = 0) {
   const int stage = sharding.stage;
   StepOutcome outcome;
   VirtualWorld(ranks).run([&](const Communicator& comm) {
     const TransformerConfig shape = tiny_config();
     const auto kernels = make_cpu_kernel_set();
     MemoryAccount account("virtual");
-    Model model(ranks);
-    const auto collectives = make_host_collectives(comm);
+    const RankGrid grid(comm, shard_ranks);
+    Model model(grid.within.size());
+    const auto collectives = make_host_collectives(grid.within);
+    const auto across = make_host_collectives(grid.across);
     ParameterStore store(model.table, sharding, *kernels, *collectives, account,
-                         shard_of(model.view(), model.table, comm.rank()));
+                         shard_of(model.view(), model.table, grid.within.rank()), across.get());
     ShardedAdamW optimizer(model.table, comm, account, store, {.zero_stage = stage});
     TrainingTransformer transformer(shape, model.table, *kernels, account, {});
     TrainingTransformer teacher(shape, model.table, *kernels, account, {.forward_only = true});
@@ -495,12 +523,54 @@ StepOutcome step_with_failure(int ranks, const Sharding& sharding, Rank bad, std
       together(comm, [&] { passes(0); });
     }
     static_cast<void>(optimizer.step(1e-3));
-    gather_masters(store, model.table, comm, model.view());
+    gather_masters(store, model.table, grid.within, model.view());
     if (comm.rank() == bad) {
       outcome = {consolidated(model.table, model.weights), reached};
     }
   });
   return outcome;
+}
+
+TEST(VirtualFailures, CopiesThatDifferAreFound) {
+  for (const int stage : {0, 1, 3}) {
+    VirtualWorld(4).run([&](const Communicator& comm) {
+      const TransformerConfig shape = tiny_config();
+      const auto kernels = make_cpu_kernel_set();
+      MemoryAccount account("virtual");
+      TrainConfig config = config_for(stage, DType::float32, 1 << 16);
+      config.optimizer.guard.check_replicas_every = 1;
+      const RankGrid grid(comm, 2);
+      Model model(2);
+      if (comm.rank() >= 2) {
+        model.weights[0] += 1;  // In rank 2's shard.
+      }
+      DistillationTrainer trainer({shape, model.table, *kernels, comm, account, &grid},
+                                  shard_of(model.view(), model.table, grid.within.rank()), config);
+      SyntheticSource source(config.batch_samples * 2);
+      TrainPlan plan;
+      plan.total_steps = 2;
+      EXPECT_THAT(
+          message_of<NumericalError>([&] { static_cast<void>(trainer.run(source, plan, {})); }),
+          AllOf(HasSubstr("rank 2 ("), HasSubstr("weights owned by rank 0 differs")));
+    });
+  }
+}
+
+TEST(VirtualFailures, ARankOfACopyThatFailsAnywhereInAStepStrandsNobody) {
+  constexpr int kRanks = 4;
+  for (const int stage : {0, 1, 3}) {
+    const Sharding sharding{.stage = stage};
+    const std::vector<float> expected = step_with_failure(kRanks, sharding, 0, 0, 2).weights;
+    std::size_t use = 1;
+    for (bool reached = true; reached; use += 5) {
+      SCOPED_TRACE(use);
+      const auto bad = static_cast<Rank>(use % kRanks);
+      const StepOutcome outcome = step_with_failure(kRanks, sharding, bad, use, 2);
+      reached = outcome.reached;
+      EXPECT_EQ(outcome.weights, expected);
+    }
+    EXPECT_GT(use, 15U);
+  }
 }
 
 TEST(VirtualFailures, ARankThatFailsAnywhereInAStepStrandsNobody) {
