@@ -65,10 +65,10 @@ ExitCode dry_run(const ConversationTraining& training, const JobOptions& options
   session.clock().enter("plan");
   const PreparedTraining prepared = prepare_together(comm, training);
   const auto kernels = make_job_kernels(comm, training.device, common_bfloat16_sums(comm));
-  MachineSpeed speed = measure_speed(*kernels, comm, training.train.compute,
-                                     RunLayout(training.run.directory).peak_flops());
+  const MachineSpeed speed =
+      measure_speed(*kernels, comm, WeightStorage::float32, training.train.compute,
+                    RunLayout(training.run.directory).peak_flops());
   const int ranks = options.planned_ranks.value_or(comm.size());
-  speed.training_flops *= static_cast<double>(ranks) / comm.size();
   if (comm.rank() == 0) {
     fmt::print("{}", describe_plan(training, prepared, ranks, kernels->device(), speed));
   }

@@ -13,7 +13,8 @@ namespace {
 
 /// Samples have mean length, micro-batches at most train.tokens_per_rank.
 struct StepPlan {
-  double mean_tokens = 0;  ///< Tokens of a sample.
+  double mean_tokens = 0;    ///< Tokens of a sample.
+  std::int64_t samples = 0;  ///< On the rank that has most.
   std::int64_t longest = 0;
   std::int64_t rows = 0;  ///< The largest micro-batch.
   std::int64_t micro_batches = 0;
@@ -29,9 +30,9 @@ StepPlan plan_step(const ConversationTraining& training, const PreparedTraining&
   }
   plan.mean_tokens /= static_cast<double>(prepared.samples.size());
   const std::int64_t budget = training.train.tokens_per_rank;
-  const std::int64_t samples = (training.train.batch_samples + ranks - 1) / ranks;
-  plan.rows = std::min(budget, samples * plan.longest);
-  const double all_rows = static_cast<double>(samples) * plan.mean_tokens;
+  plan.samples = (training.train.batch_samples + ranks - 1) / ranks;
+  plan.rows = std::min(budget, plan.samples * plan.longest);
+  const double all_rows = static_cast<double>(plan.samples) * plan.mean_tokens;
   plan.micro_batches = static_cast<std::int64_t>(all_rows) / budget + 1;
   return plan;
 }
@@ -53,10 +54,9 @@ std::string describe_plan(const ConversationTraining& training, const PreparedTr
   const MemoryPlan plan = plan_memory(training, prepared, ranks, device);
   const bool host = device == Device::cpu;
   RoundWork work;
-  work.samples_trained = prepared.steps * training.train.batch_samples;
+  work.steps = prepared.steps;
+  work.step_samples = step.samples;
   work.prompt_tokens = step.mean_tokens;
-  work.block_size = 1;
-  work.batch_prompts = 1;
   work.recompute = training.train.activation_checkpointing;
   const auto megabytes = [](double bytes) { return fmt::format("{:.1f} MB", bytes / 1e6); };
   return fmt::format(
@@ -75,7 +75,7 @@ std::string describe_plan(const ConversationTraining& training, const PreparedTr
       host ? "" : fmt::format(" and {} on the device", megabytes(plan.training_on_device())),
       plan.micro_batches, plan.micro_batches == 1 ? "" : "es", megabytes(plan.payload.total()),
       megabytes(12 * static_cast<double>(table.flat_size())),
-      duration_text(estimate_round(prepared.model, work, speed, ranks).train));
+      duration_text(estimate_round(prepared.model, work, speed).train));
 }
 
 }  // namespace jforge

@@ -402,13 +402,12 @@ ExitCode dry_run(const JobOptions& options, const MpiSession& session, const Pla
   }
   const auto kernels =
       make_job_kernels(session.world(), config.model.device, common_bfloat16_sums(session.world()));
-  MachineSpeed speed = measure_speed(*kernels, session.world(), config.sharding().compute,
-                                     RunLayout(config.run.directory).peak_flops());
-  const int measured = session.world().size();
-  const int ranks = options.planned_ranks.value_or(measured);
-  speed.flops *= static_cast<double>(ranks) / measured;
-  speed.training_flops *= static_cast<double>(ranks) / measured;
-  speed.bytes_per_second *= static_cast<double>(ranks) / measured;
+  const MachineSpeed speed =
+      measure_speed(*kernels, session.world(), config.model.decode_weights,
+                    config.sharding().compute, RunLayout(config.run.directory).peak_flops());
+  const PlannedRanks ranks =
+      options.planned_ranks ? PlannedRanks{*options.planned_ranks, *options.planned_ranks}
+                            : PlannedRanks{session.world().size(), ranks_on_host(session.world())};
   if (session.world().rank() == 0) {
     fmt::print("{}", describe_plan(config, ranks, kernels->device(), speed));
   }

@@ -98,7 +98,9 @@ std::int64_t prompt_limit(const JobConfig& config, const TransformerConfig& mode
       std::max<std::int64_t>(0, model.max_position_embeddings - answer));
 }
 
-std::string describe_memory(const MemoryPlan& plan) {
+std::int64_t divided_up(std::int64_t all, std::int64_t parts) { return (all + parts - 1) / parts; }
+
+std::string describe_memory(const MemoryPlan& plan, PlannedRanks ranks) {
   const bool host = plan.device == Device::cpu;
   const double probed = plan.probe.gathered + plan.probe.decoding;
   std::string text =
@@ -120,6 +122,9 @@ std::string describe_memory(const MemoryPlan& plan) {
       probed > 0 ? fmt::format("checks {}, ", megabytes(probed)) : "", megabytes(plan.snapshot),
       megabytes(plan.training()),
       host ? "" : fmt::format(" and {} on the device", megabytes(plan.training_on_device())));
+  text += fmt::format("memory of a host with {} of the ranks: generation {}, training {}\n",
+                      ranks.of_node, megabytes(ranks.of_node * plan.generation()),
+                      megabytes(ranks.of_node * plan.training()));
   text += fmt::format(
       "a step of {} micro-batch{} sends from each rank {}: gradients {}, weights {}\n",
       plan.micro_batches, plan.micro_batches == 1 ? "" : "es", megabytes(plan.payload.total()),
@@ -216,14 +221,15 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
   // As in generation: no more places than prompts of a rank.
   const std::optional<std::int64_t> generated = most_generated(config, prompts.count);
   const std::int64_t places = std::clamp<std::int64_t>(
-      generated ? (*generated + ranks - 1) / ranks : config.generate.batch_prompts, 1,
+      generated ? divided_up(*generated, ranks) : config.generate.batch_prompts, 1,
       config.generate.batch_prompts);
   const Sharding sharding = config.sharding();
-  const std::int64_t samples = (config.train.batch_samples + ranks - 1) / ranks;
-  const std::int64_t all_rows = samples * (prompts.longest + 2 * answer);
+  const std::int64_t samples = divided_up(config.train.batch_samples, ranks);
+  const std::int64_t sample_rows = std::max<std::int64_t>(1, prompts.longest + 2 * answer);
   const std::int64_t budget = config.train.tokens_per_rank;
-  StepRows rows{.packed = std::min(budget, all_rows),
-                .micro_batches = std::max<std::int64_t>(1, (all_rows + budget - 1) / budget)};
+  StepRows rows{
+      .packed = std::min(budget, samples * sample_rows),
+      .micro_batches = divided_up(samples, std::max<std::int64_t>(1, budget / sample_rows))};
   if (sharding.teacher) {
     // A frozen teacher adds a row per noisy row (at most half) and per clean row that it distils.
     const bool distils = config.train.ar_loss == ArLoss::distillation;
@@ -383,6 +389,21 @@ std::string describe_device(const JobConfig& config, const TransformerConfig& mo
       "{:.0f} GB/s, {:.0f} GB/s to other devices\n",
       device.name, device.memory_bytes / 1e9, device.flops(compute) / 1e12, dtype_name(compute),
       device.bytes_per_second / 1e9, device.link_bytes_per_second / 1e9);
+  if (ranks > kDevicesPerNode) {
+    text += fmt::format(
+        "  assumed: {} nodes of {} devices with {:.0f} Gb/s each to other nodes, used together by "
+        "NCCL's rings: {:.0f} GB/s for what a rank sends\n",
+        divided_up(ranks, kDevicesPerNode), kDevicesPerNode, 8 * kNodeLinkBytesPerSecond / 1e9,
+        speed.link_bytes_per_second / 1e9);
+  }
+  const WeightStorage storage = config.model.decode_weights;
+  if (activation_type(storage, Device::cuda) == DType::float32) {
+    text += fmt::format(
+        "  model.decode_weights = \"{}\" decodes with float32 products, {:.3g} TFLOP/s; "
+        "\"bfloat16_arithmetic\" has {:.3g}, {:.1f} times as many, and rounds\n",
+        name_of(storage), device.float32_flops / 1e12, device.bfloat16_flops / 1e12,
+        device.bfloat16_flops / device.float32_flops);
+  }
   const auto phase = [&](const char* name, std::vector<DeviceRows::Row> rows) {
     rows.emplace_back("CUDA, cuBLAS and NCCL", kLibraryBytes);
     double sum = 0;
@@ -406,25 +427,26 @@ std::string describe_device(const JobConfig& config, const TransformerConfig& mo
       megabytes(weights), 1e3 * weights / device.bytes_per_second,
       device.bytes_per_second / weights);
   RoundWork step;
-  step.samples_trained = config.train.batch_samples;
+  step.steps = 1;
+  step.step_samples = divided_up(config.train.batch_samples, ranks);
   step.prompt_tokens = static_cast<double>(longest_prompt);
   step.answer_tokens = longest_answer(config);
-  step.block_size = 1;
-  step.batch_prompts = 1;
   step.recompute = config.train.activation_checkpointing;
-  const double expected = estimate_round(model, step, speed, ranks).train;
+  const double expected = estimate_round(model, step, speed).train;
   text += fmt::format(
-      "  a step of {} samples of full length: {:.3g} s of arithmetic at {:.0f} % of the peak, "
-      "{:.3g} "
-      "s at all of it; beside it {:.3g} s to send {}\n",
-      config.train.batch_samples, expected, 100 * kPlannedEfficiency, expected * kPlannedEfficiency,
-      plan.payload.total() / device.link_bytes_per_second, megabytes(plan.payload.total()));
+      "  a step of {} samples of full length, {} on a rank: {:.3g} s of arithmetic at {:.0f} % of "
+      "the peak, {:.3g} s at all of it; beside it {:.3g} s to send {}\n",
+      config.train.batch_samples, step.step_samples, expected, 100 * kPlannedEfficiency,
+      expected * kPlannedEfficiency, plan.payload.total() / speed.link_bytes_per_second,
+      megabytes(plan.payload.total()));
   return text;
 }
 
-/// `sheet`: the planned device, or null for this machine at `speed`.
-std::string describe(const JobConfig& config, int ranks, Device device, const MachineSpeed& speed,
-                     const KnownDevice* sheet) {
+}  // namespace
+
+std::string describe_plan(const JobConfig& config, PlannedRanks planned, Device device,
+                          const MachineSpeed& speed, const KnownDevice* sheet) {
+  const int ranks = planned.all;
   const TransformerConfig model = read_hf_config(config.model.source);
   const ParameterTable table(model, ranks);
   const auto parameters = static_cast<double>(table.flat_size());
@@ -439,7 +461,7 @@ std::string describe(const JobConfig& config, int ranks, Device device, const Ma
       plan_memory(config, model, ranks, device,
                   {prompts, longest_prompt, lengths, longest_held_out_problem(config, model)},
                   source_is_bfloat16);
-  text += describe_memory(memory);
+  text += describe_memory(memory, planned);
   if (sheet != nullptr) {
     const DType decoded =
         decoding_type(config, std::max<std::size_t>(1, config.rounds.size()), source_is_bfloat16);
@@ -448,13 +470,39 @@ std::string describe(const JobConfig& config, int ranks, Device device, const Ma
   } else if (const auto available = available_memory()) {
     text += fmt::format("memory available here: {}\n", megabytes(static_cast<double>(*available)));
   }
-  text += fmt::format("checkpoint: {} in {} shards, the last {} kept\n", megabytes(12 * parameters),
-                      ranks, config.checkpoint.keep_last);
+  const double checkpoint = 12 * parameters;
+  // Besides those kept: the end of the round before, and the one being written.
+  const std::int64_t checkpoints = config.checkpoint.keep_last + 1 + (config.rounds.size() > 1);
   text += fmt::format(
-      "{}: {:.1f} GFLOP/s, {:.1f} GB/s, all ranks together; time estimates below assume "
-      "{:.0f} % of it, one token per forward pass and answers of full length\n",
-      sheet != nullptr ? "data sheet, not measured" : "measured here", speed.flops / 1e9,
-      speed.bytes_per_second / 1e9, 100 * kPlannedEfficiency);
+      "checkpoint: {} in {} shards, the last {} kept; at most {} in {} files at a time, without "
+      "those of checkpoint.keep_every. A restart reads one, {} of it on rank 0, and repeats at "
+      "most {} steps\n",
+      megabytes(checkpoint), ranks, config.checkpoint.keep_last,
+      megabytes(static_cast<double>(checkpoints) * checkpoint), checkpoints * (ranks + 1),
+      megabytes(4 * parameters), config.checkpoint.every_steps);
+  text += fmt::format(
+      "{}, each rank: {:.1f} GFLOP/s in decoding, {:.1f} in training, {:.1f} GB/s; time estimates "
+      "below assume {:.0f} % of these FLOP/s, one token per forward pass and answers of full "
+      "length{}\n",
+      sheet != nullptr ? "data sheet, not measured" : "measured here", speed.decoding_flops / 1e9,
+      speed.training_flops / 1e9, speed.bytes_per_second / 1e9, 100 * kPlannedEfficiency,
+      sheet != nullptr || ranks == 1 ? "" : "; what ranks send is not counted");
+  const std::int64_t samples = divided_up(config.train.batch_samples, ranks);
+  if (const std::int64_t places = samples * ranks; places > config.train.batch_samples) {
+    text += fmt::format(
+        "samples are not split: {} in a step are at most {} on a rank, and {:.0f} % of the ranks' "
+        "time in training is idle; make train.batch_samples a multiple of the ranks, or use {}, "
+        "which take as long\n",
+        config.train.batch_samples, samples,
+        100 * (1 - static_cast<double>(config.train.batch_samples) / static_cast<double>(places)),
+        divided_up(config.train.batch_samples, samples));
+  }
+  if (config.model.decode_weights == WeightStorage::automatic && source_is_bfloat16 &&
+      config.rounds.size() > 1) {
+    text +=
+        "model.decode_weights = \"auto\": from round 2 on, matrices are float32, and a pass "
+        "reads twice round 1's bytes; \"bfloat16\" rounds them\n";
+  }
   RoundSeconds total;
   bool all_rounds = true;
   for (std::size_t i = 0; i < config.rounds.size(); ++i) {
@@ -478,9 +526,8 @@ std::string describe(const JobConfig& config, int ranks, Device device, const Ma
         prompts || of_a_thousand
             ? static_cast<std::int64_t>(config.prompts_of_round(number, store).size())
             : store;
-    const std::int64_t leases =
-        (generated + config.generate.prompts_per_lease - 1) / config.generate.prompts_per_lease;
-    text += fmt::format("  at least {} lease{} of at most {} prompts\n", leases,
+    const std::int64_t leases = divided_up(generated, config.generate.prompts_per_lease);
+    text += fmt::format("  at least {} lease{} of at most {} prompts, a file each\n", leases,
                         leases == 1 ? "" : "s", config.generate.prompts_per_lease);
     // Per block the last state and one more, or all states.
     const std::int64_t stored =
@@ -492,21 +539,27 @@ std::string describe(const JobConfig& config, int ranks, Device device, const Ma
         megabytes(static_cast<double>(generated) *
                   static_cast<double>(stored * answer + positions) * 4));
     RoundWork work;
-    work.prompts_generated = generated;
-    work.samples_trained = steps * config.train.batch_samples;
+    work.prompts_generated = divided_up(generated, ranks);
+    work.steps = steps;
+    work.step_samples = samples;
+    work.step_payload = memory.payload.total();
     work.prompt_tokens = mean_tokens.value_or(static_cast<double>(positions - answer));
     work.answer_tokens = answer;
     work.block_size = round.block_size;
     const std::int64_t request =
         cache_pages(std::llround(work.prompt_tokens) + answer, generation_branch_rows(config));
-    work.batch_prompts = static_cast<std::int32_t>(std::clamp<std::int64_t>(
+    work.batch_prompts = std::clamp<std::int64_t>(
         config.generate.most_cache_pages(model, cache_type(config.model.decode_weights, device)) /
             request,
-        1, config.generate.batch_prompts));
+        1, std::clamp<std::int64_t>(work.prompts_generated, 1, config.generate.batch_prompts));
+    text += fmt::format(
+        "  a rank generates {} of the prompts, up to {} at once{}\n", work.prompts_generated,
+        work.batch_prompts,
+        generated < ranks ? fmt::format("; {} ranks have none", ranks - generated) : "");
     work.weight_bytes =
         static_cast<double>(dtype_bytes(decoding_type(config, i + 1, source_is_bfloat16)));
     work.recompute = config.train.activation_checkpointing;
-    const RoundSeconds seconds = estimate_round(model, work, speed, ranks);
+    const RoundSeconds seconds = estimate_round(model, work, speed);
     total.generate += seconds.generate;
     total.train += seconds.train;
     all_rounds = all_rounds && !of_a_thousand;
@@ -520,8 +573,6 @@ std::string describe(const JobConfig& config, int ranks, Device device, const Ma
   }
   return text;
 }
-
-}  // namespace
 
 DeviceRows rows_on_device(const MemoryPlan& plan) {
   if (plan.device == Device::cpu) {
@@ -547,16 +598,10 @@ DeviceRows rows_on_device(const MemoryPlan& plan) {
   return rows;
 }
 
-std::string describe_plan(const JobConfig& config, int ranks, Device device,
-                          const MachineSpeed& speed) {
-  return describe(config, ranks, device, speed, nullptr);
-}
-
 std::string describe_device_plan(const JobConfig& config, int ranks, const KnownDevice& device) {
-  const DType decoding = decoding_type(config, std::max<std::size_t>(1, config.rounds.size()),
-                                       hf_matrices_are_bfloat16(config.model.source));
-  return describe(config, ranks, Device::cuda,
-                  sheet_speed(device, decoding, config.sharding().compute, ranks), &device);
+  return describe_plan(
+      config, {ranks, std::min(ranks, kDevicesPerNode)}, Device::cuda,
+      sheet_speed(device, config.model.decode_weights, config.sharding().compute, ranks), &device);
 }
 
 }  // namespace jforge

@@ -116,10 +116,16 @@ struct DeviceRows {
 };
 [[nodiscard]] DeviceRows rows_on_device(const MemoryPlan& plan);
 
+struct PlannedRanks {
+  int all = 1;
+  int of_node = 1;  ///< Sharing a host's memory.
+};
 /// Returns memory, disk, steps, prompts and estimated time as plain text. Reads only config.json,
 /// weight files' headers and the prompt store. Throws DataError for a bad model directory.
-[[nodiscard]] std::string describe_plan(const JobConfig& config, int ranks, Device device,
-                                        const MachineSpeed& speed);
+/// `sheet`: the planned device, or null for this machine.
+[[nodiscard]] std::string describe_plan(const JobConfig& config, PlannedRanks ranks, Device device,
+                                        const MachineSpeed& speed,
+                                        const KnownDevice* sheet = nullptr);
 
 /// The same by the data sheet of a `device` per rank, which need not be here; the text says so.
 [[nodiscard]] std::string describe_device_plan(const JobConfig& config, int ranks,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <limits>
 
 #include "model/transformer/layer_plan.h"
 #include "runtime/comm/collectives.h"
@@ -20,24 +21,28 @@ double attention_flops(const TransformerConfig& model, double context) {
   return 4 * static_cast<double>(model.num_layers * LayerPlan(model).query) * context;
 }
 
-double best_read_speed(KernelSet& kernels) {
-  // 64 MiB (1 GiB on a device) exceed most caches.
-  const std::int64_t size = kernels.device() == Device::cpu ? 4096 : 16384;
+/// Returns the seconds of the fastest of some products with `rows` rows of a square of `size`.
+/// `packed`: decoding's product, else `weight`'s own.
+double best_product(KernelSet& kernels, MemoryAccount& account, std::int64_t rows,
+                    const TensorView& weight, const PackedWeight* packed) {
   constexpr int kRepeats = 5;
-  MemoryAccount account("speed measurement");
-  const auto row_bytes = static_cast<std::size_t>(size) * sizeof(float);
-  const Buffer x(row_bytes, account, kernels.device());
-  const Buffer weight(row_bytes * static_cast<std::size_t>(size), account, kernels.device());
-  const Buffer y(row_bytes, account, kernels.device());
+  const std::int64_t size = weight.shape()[0];
+  const auto bytes = static_cast<std::size_t>(rows * size) * sizeof(float);
+  const Buffer x(bytes, account, kernels.device());
+  const Buffer y(bytes, account, kernels.device());
   float first = 0;
-  double best = 0;
+  double best = std::numeric_limits<double>::infinity();
   for (int i = 0; i < kRepeats; ++i) {
     const auto start = std::chrono::steady_clock::now();
-    kernels.linear(x.floats({1, size}), weight.floats({size, size}), {}, y.floats({1, size}));
+    if (packed != nullptr) {
+      kernels.invariant_linear(x.floats({rows, size}), *packed, {}, y.floats({rows, size}));
+    } else {
+      kernels.linear(x.floats({rows, size}), weight, {}, y.floats({rows, size}));
+    }
     // Waits for the device.
     copy_tensor(y.floats({1}), TensorView(&first, {1}));
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    best = std::max(best, static_cast<double>(weight.bytes()) / seconds.count());
+    best = std::min(best, seconds.count());
   }
   return best;
 }
@@ -49,50 +54,78 @@ double matrix_weights(const TransformerConfig& model) {
                              model.vocabulary_size * model.hidden_size);
 }
 
-MachineSpeed sheet_speed(const KnownDevice& device, DType decoding, DType training, int ranks) {
-  return {.flops = device.flops(decoding) * ranks,
-          .training_flops = device.flops(training) * ranks,
-          .bytes_per_second = device.bytes_per_second * ranks};
+MachineSpeed sheet_speed(const KnownDevice& device, WeightStorage decoding, DType training,
+                         int ranks) {
+  return {.decoding_flops = device.flops(activation_type(decoding, Device::cuda)),
+          .training_flops = device.flops(training),
+          .bytes_per_second = device.bytes_per_second,
+          .link_bytes_per_second = device.link(ranks)};
 }
 
-MachineSpeed measure_speed(KernelSet& kernels, const Communicator& comm, DType training,
-                           const std::filesystem::path& peaks) {
-  constexpr bool kKeep = false;  // a plan leaves nothing behind
+MachineSpeed measure_speed(KernelSet& kernels, const Communicator& comm, WeightStorage decoding,
+                           DType training, const std::filesystem::path& peaks) {
+  const auto peak = [&](DType type) {
+    constexpr bool kKeep = false;  // a plan leaves nothing behind
+    return PeakFlops(kernels, comm, type, peaks, kKeep).total() / comm.size();
+  };
+  const Device device = kernels.device();
   MachineSpeed speed;
-  speed.flops = PeakFlops(kernels, comm, DType::float32, peaks, kKeep).total();
-  speed.training_flops = training == DType::float32
-                             ? speed.flops
-                             : PeakFlops(kernels, comm, training, peaks, kKeep).total();
+  speed.training_flops = peak(training);
+  MemoryAccount account("speed measurement");
+  // 64 MiB (1 GiB on a device) exceed most caches.
+  const std::int64_t size = device == Device::cpu ? 4096 : 16384;
+  const Buffer weight(static_cast<std::size_t>(size * size) * sizeof(float), account, device);
   comm.barrier();
-  std::array<double, 1> bytes = {best_read_speed(kernels)};
-  all_reduce_sum<double>(comm, bytes);
-  speed.bytes_per_second = bytes[0];
+  std::array<double, 2> sums = {
+      static_cast<double>(weight.bytes()) /
+          best_product(kernels, account, 1, weight.floats({size, size}), nullptr),
+      0};
+  if (device == Device::cpu) {
+    // Neither rounded weights nor int8 have a product in training.
+    constexpr std::int64_t kRows = 128;
+    constexpr std::int64_t kSize = 1024;
+    const TensorView small = weight.floats({kSize, kSize});
+    const auto packed = kernels.pack_weight(small, decoding, account);
+    sums[1] =
+        2.0 * kRows * kSize * kSize / best_product(kernels, account, kRows, small, packed.get());
+  }
+  all_reduce_sum<double>(comm, sums);
+  speed.bytes_per_second = sums[0] / comm.size();
+  speed.decoding_flops =
+      device == Device::cpu ? sums[1] / comm.size() : peak(activation_type(decoding, device));
   return speed;
 }
 
 RoundSeconds estimate_round(const TransformerConfig& model, const RoundWork& work,
-                            const MachineSpeed& speed, int ranks) {
+                            const MachineSpeed& speed) {
   const double weights = matrix_weights(model);
   const auto answer = static_cast<double>(work.answer_tokens);
-  const double useful = speed.flops * kPlannedEfficiency;
-  const double training_useful = speed.training_flops * kPlannedEfficiency;
+  const double useful = speed.decoding_flops * kPlannedEfficiency;
   RoundSeconds seconds;
 
-  // Speeds are of all ranks: one pass of each reads the weights `ranks` times.
-  const double sequences = static_cast<double>(work.batch_prompts) * ranks;
-  const double rows = sequences * work.block_size;
   const double context = work.prompt_tokens + answer / 2;
-  const double reading = work.weight_bytes * weights * ranks / speed.bytes_per_second;
-  const double computing = rows * (2 * weights + attention_flops(model, context)) / useful;
+  const auto pass = [&](std::int64_t sequences) {
+    const auto rows = static_cast<double>(sequences * work.block_size);
+    const double computing = rows * (2 * weights + attention_flops(model, context)) / useful;
+    return sequences == 0
+               ? 0
+               : std::max(work.weight_bytes * weights / speed.bytes_per_second, computing);
+  };
+  const std::int64_t batch = std::max<std::int64_t>(1, work.batch_prompts);
   const double prefill = static_cast<double>(work.prompts_generated) * work.prompt_tokens *
                          (2 * weights + attention_flops(model, work.prompt_tokens / 2)) / useful;
-  const double passes = answer * static_cast<double>(work.prompts_generated) / sequences;
-  seconds.generate = prefill + passes * std::max(reading, computing);
+  const auto whole = work.prompts_generated / batch;
+  seconds.generate = prefill + answer * (static_cast<double>(whole) * pass(batch) +
+                                         pass(work.prompts_generated % batch));
 
   const double sample_rows = work.prompt_tokens + 2 * answer;
   const double passes_per_row = work.recompute ? 4 : 3;  // forward, backward = 2 forwards
-  seconds.train = static_cast<double>(work.samples_trained) * sample_rows * passes_per_row *
-                  (2 * weights + attention_flops(model, context)) / training_useful;
+  const double computing = static_cast<double>(work.step_samples) * sample_rows * passes_per_row *
+                           (2 * weights + attention_flops(model, context)) /
+                           (speed.training_flops * kPlannedEfficiency);
+  const double sending =
+      speed.link_bytes_per_second > 0 ? work.step_payload / speed.link_bytes_per_second : 0;
+  seconds.train = static_cast<double>(work.steps) * std::max(computing, sending);
   return seconds;
 }
 

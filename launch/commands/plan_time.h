@@ -13,34 +13,37 @@
 
 namespace jforge {
 
-/// Speed of all ranks together.
+/// Speed of one rank.
 struct MachineSpeed {
-  double flops = 0;             ///< FLOP/s in a large float32 product.
-  double training_flops = 0;    ///< FLOP/s in one of training's type.
-  double bytes_per_second = 0;  ///< Weights read, in a product with one row.
+  double decoding_flops = 0;         ///< FLOP/s in decoding's products of many rows.
+  double training_flops = 0;         ///< FLOP/s in large products of training's type.
+  double bytes_per_second = 0;       ///< Weights read, in a product with one row.
+  double link_bytes_per_second = 0;  ///< Sent to other ranks; 0: unknown.
 };
 
-/// Collective. Measures for some tenths of a second, but never lowers a peak of `peaks`, a run's
-/// file. `training`: the type in which training computes.
+/// Collective; the mean of all ranks. Measures for some tenths of a second, but never lowers a peak
+/// of `peaks`, a run's file. `training`: the type in which training computes.
 [[nodiscard]] MachineSpeed measure_speed(KernelSet& kernels, const Communicator& comm,
-                                         DType training, const std::filesystem::path& peaks);
+                                         WeightStorage decoding, DType training,
+                                         const std::filesystem::path& peaks);
 
-/// Returns the speed of `ranks` ranks with a `device` each by its data sheet. `decoding` and
-/// `training`: types of products.
-[[nodiscard]] MachineSpeed sheet_speed(const KnownDevice& device, DType decoding, DType training,
-                                       int ranks);
+/// Returns the speed of each of `ranks` ranks with a `device` by its data sheet.
+[[nodiscard]] MachineSpeed sheet_speed(const KnownDevice& device, WeightStorage decoding,
+                                       DType training, int ranks);
 
 /// Returns the weights in matrix products of every row: all but the embedding's look-up.
 [[nodiscard]] double matrix_weights(const TransformerConfig& model);
 
-/// Work of one round; lengths in tokens.
+/// Work in one round of the rank that has most; lengths in tokens.
 struct RoundWork {
   std::int64_t prompts_generated = 0;
-  std::int64_t samples_trained = 0;
+  std::int64_t steps = 0;
+  std::int64_t step_samples = 0;   ///< In a step.
+  double step_payload = 0;         ///< Bytes sent in a step, beside its arithmetic.
   double prompt_tokens = 0;        ///< Mean prompt length, or its bound.
   std::int64_t answer_tokens = 0;  ///< Whole blocks, at most.
   std::int32_t block_size = 0;
-  std::int32_t batch_prompts = 0;  ///< Sequences decoded together on a rank.
+  std::int64_t batch_prompts = 0;  ///< Sequences decoded together.
   double weight_bytes = 4;         ///< Per weight, in decoding.
   bool recompute = false;          ///< Activation checkpointing: one more forward.
 };
@@ -50,15 +53,15 @@ struct RoundSeconds {
   double train = 0;
 };
 
-/// Assumed share of the measured speed of matrix products.
+/// Assumed share of a peak in matrix products.
 inline constexpr double kPlannedEfficiency = 0.5;
 
-/// Estimates upper bounds at that efficiency. Generation: a forward pass gains one token of a
+/// Estimates at that efficiency. Generation, an upper bound: a forward pass gains one token of a
 /// full-length answer, and takes the longer of reading all weights and computing a block's rows for
-/// the batch. Training: 6 FLOPs per row and matrix weight (8 with recomputation) plus attention; a
-/// row per prompt token and two per answer token.
+/// the batch. Training: a step takes the longer of sending and of 6 FLOPs per row and matrix weight
+/// (8 with recomputation) plus attention; a row per prompt token and two per answer token.
 [[nodiscard]] RoundSeconds estimate_round(const TransformerConfig& model, const RoundWork& work,
-                                          const MachineSpeed& speed, int ranks);
+                                          const MachineSpeed& speed);
 
 /// Returns "40 s", "12 min", "3.5 h" or "2.1 days".
 [[nodiscard]] std::string duration_text(double seconds);

@@ -10,6 +10,10 @@
 
 namespace jforge {
 
+/// Assumed of every cluster: devices of a node, and the network link of each (400 Gb/s).
+inline constexpr int kDevicesPerNode = 8;
+inline constexpr double kNodeLinkBytesPerSecond = 50e9;
+
 struct KnownDevice {
   std::string_view name;        ///< Start of a word in the driver's name.
   double bfloat16_flops = 0;    ///< Dense, with tensor cores, FLOP/s.
@@ -20,6 +24,14 @@ struct KnownDevice {
 
   [[nodiscard]] constexpr double flops(DType dtype) const {
     return dtype == DType::bfloat16 ? bfloat16_flops : float32_flops;
+  }
+  /// Returns the bytes per second at which each of `ranks` ranks can send. NCCL's rings leave a
+  /// node once each, over different links, so that a node's links together carry one rank's
+  /// payload.
+  [[nodiscard]] constexpr double link(int ranks) const {
+    constexpr double kNode = kDevicesPerNode * kNodeLinkBytesPerSecond;
+    return ranks <= kDevicesPerNode || link_bytes_per_second < kNode ? link_bytes_per_second
+                                                                     : kNode;
   }
 };
 

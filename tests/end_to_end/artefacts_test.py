@@ -290,7 +290,7 @@ class Artefacts(EndToEndTest):
         config, run = self.config("dry")
         plan = self.jforge("run", config, "--dry-run", "--set", "prompts.limit=24").out
         self.assertIn("lease", plan)
-        self.assertRegex(plan, r"measured here: \d+\.\d GFLOP/s, \d+\.\d GB/s")
+        self.assertRegex(plan, r"measured here, each rank: \d+\.\d GFLOP/s in decoding, \d+\.\d in training, \d+\.\d GB/s")
         self.assertRegex(plan, r"(?m)^time, estimated, all rounds: at most \d")
         self.assertFalse(run.exists())
 

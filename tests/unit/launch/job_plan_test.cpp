@@ -10,6 +10,7 @@
 #include <fstream>
 #include <utility>
 
+#include "checkpoints/hf_model.h"
 #include "launch/commands/available_memory.h"
 #include "launch/commands/plan_time.h"
 #include "launch/config/job_fields.h"
@@ -29,6 +30,7 @@ namespace {
 using test::plan_model;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 JobConfig job() {
   JobConfig config;
@@ -103,6 +105,10 @@ TEST(MemoryPlan, FollowsStageAndType) {
   JobConfig config = job();
   config.train.optimizer.zero_stage = 3;
   config.model.compute = ComputeType::bfloat16;
+  config.train.tokens_per_rank = 400;
+  EXPECT_EQ(
+      plan_memory(config, plan_model(), 2, Device::cpu, {std::nullopt, 30}, false).micro_batches, 3)
+      << "samples of 222 rows are not split";
   config.train.tokens_per_rank = 300;
   const MemoryPlan plan =
       plan_memory(config, plan_model(), 8, Device::cpu, {std::nullopt, 30}, false);
@@ -344,10 +350,11 @@ class DescribePlan : public ::testing::Test {
     config_.rounds[1].steps = 20;
   }
   [[nodiscard]] std::string plan() const {
-    return describe_plan(config_, 1, Device::cpu, {1e9, 1e9});
+    return describe_plan(config_, {ranks_, 1}, Device::cpu, {1e9, 1e9, 1e9});
   }
   test::TemporaryDirectory root_;
   JobConfig config_ = job();
+  int ranks_ = 1;
 };
 
 TEST_F(DescribePlan, StepsSayEverythingBeforeTheImport) {
@@ -374,6 +381,46 @@ TEST_F(DescribePlan, EveryStateTakesMoreThanTwoOfEachBlock) {
   EXPECT_THAT(plan(), HasSubstr(megabytes_of(17)));
 }
 
+TEST_F(DescribePlan, SamplesAndPromptsAreNotSplit) {
+  const auto plan_of = [&](int ranks) {
+    ranks_ = ranks;
+    return plan();
+  };
+  const auto training_of = [&](int ranks) {
+    const std::string text = plan_of(ranks);
+    const std::size_t begin = text.rfind("to generate, ") + 13;
+    return text.substr(begin, text.find(" to train", begin) - begin);
+  };
+  EXPECT_THAT(plan_of(3), Not(HasSubstr("samples are not split")));
+  EXPECT_NE(training_of(1), training_of(6));
+  EXPECT_EQ(training_of(6), training_of(512));
+  EXPECT_THAT(
+      plan_of(512),
+      AllOf(HasSubstr("6 in a step are at most 1 on a rank, and 99 % of the ranks'"),
+            HasSubstr("or use 6, which"),
+            HasSubstr("a rank generates 1 of the prompts, up to 1 at once; 452 ranks have")));
+  EXPECT_EQ(training_of(3), training_of(5));
+  EXPECT_THAT(plan_of(5),
+              AllOf(HasSubstr("at most 2 on a rank, and 40 % of"), HasSubstr("or use 3, which"),
+                    HasSubstr("a rank generates 12 of the prompts, up to 4 at once\n")));
+}
+
+TEST_F(DescribePlan, MemoryOfAHostAndFilesAreThoseOfAllItsRanks) {
+  const auto text = [&](PlannedRanks ranks) {
+    return describe_plan(config_, ranks, Device::cpu, {1e9, 1e9, 1e9});
+  };
+  const MemoryPlan memory = plan_memory(config_, read_hf_config(root_.path()), 12, Device::cpu,
+                                        {std::nullopt, 416}, false);
+  EXPECT_THAT(text({12, 4}),
+              HasSubstr(fmt::format("memory of a host with 4 of the ranks: generation "
+                                    "{:.1f} MB, training {:.1f} MB",
+                                    4e-6 * memory.generation(), 4e-6 * memory.training())));
+  EXPECT_THAT(text({12, 4}),
+              AllOf(HasSubstr("in 12 shards, the last 3 kept; at most"),
+                    HasSubstr(fmt::format("in {} files at a time", (3 + 2) * (12 + 1))),
+                    HasSubstr("most 500 steps")));
+}
+
 TEST(PlanTime, CountsTheMatricesThatAForwardReads) {
   TransformerConfig model = plan_model();
   for (const auto head_size : {std::optional<std::int64_t>(), std::optional<std::int64_t>(48)}) {
@@ -396,7 +443,7 @@ TEST_F(DescribePlan, EpochsAreCountedPerThousandPromptsUntilTheirNumberIsKnown) 
   EXPECT_THAT(plan(),
               AllOf(HasSubstr("figures for each 1000 prompts"),
                     HasSubstr("996 prompts generated, 996 samples consumed in 166 steps of 6"),
-                    ::testing::Not(HasSubstr("all rounds"))));
+                    Not(HasSubstr("all rounds"))));
   config_.prompts.limit = 12;
   EXPECT_THAT(plan(), AllOf(HasSubstr("12 samples consumed in 2 steps of 6"),
                             HasSubstr("time, estimated, all rounds")));
@@ -414,11 +461,22 @@ TEST_F(DescribePlan, ADeviceThatIsNotHereIsCalculated) {
                       "TFLOP/s in float32, 1000 GB/s, 100 GB/s to other devices"),
             HasSubstr("generation on the device: packed weights"),
             HasSubstr("training on the device: weights"),
-            HasSubstr("data sheet, not measured: 2000.0 GFLOP/s, 2000.0 GB/s, all ranks"),
-            ::testing::Not(HasSubstr("DOES NOT FIT")), ::testing::Not(HasSubstr("measured here"))));
+            HasSubstr("data sheet, not measured, each rank: 1000.0 GFLOP/s in decoding, 1000.0 "
+                      "in training, 1000.0 GB/s"),
+            Not(HasSubstr("DOES NOT FIT")), Not(HasSubstr("measured here"))));
   // 2 · 64 · (3 · 64 + 3 · 128) + 1000 · 64 weights of four bytes: 137,728 · 4 / 1e12 s.
   EXPECT_THAT(text(half), HasSubstr("0.000551 ms at least"));
   EXPECT_THAT(text(whole), HasSubstr("0.000275 ms at least"));
+  EXPECT_THAT(text(half),
+              AllOf(Not(HasSubstr("assumed")),
+                    HasSubstr("decodes with float32 products, 1 "
+                              "TFLOP/s; \"bfloat16_arithmetic\" has 2, 2.0 times as many")));
+  EXPECT_THAT(describe_device_plan(config_, 17, half),
+              AllOf(HasSubstr("assumed: 3 nodes of 8 devices with 400 Gb/s each"),
+                    HasSubstr("100 GB/s for what a rank sends"),
+                    HasSubstr("memory of a host with 8 of the ranks")));
+  config_.model.decode_weights = WeightStorage::bfloat16_arithmetic;
+  EXPECT_THAT(text(half), Not(HasSubstr("float32 products")));
   KnownDevice tiny = half;
   tiny.memory_bytes = 2.9e9;  // too little for the libraries
   EXPECT_THAT(text(tiny), AllOf(HasSubstr("CUDA, cuBLAS and NCCL"), HasSubstr("DOES NOT FIT")));
@@ -447,7 +505,7 @@ TEST(DescribeDevicePlan, ThePapersRunFitsANodeOfEightGpusOf80GB) {
   ASSERT_NE(device, nullptr);
   EXPECT_THAT(describe_device_plan(config, 8, *device),
               AllOf(HasSubstr("7615616512 parameters"), HasSubstr("training on the device"),
-                    ::testing::Not(HasSubstr("DOES NOT FIT"))));
+                    Not(HasSubstr("DOES NOT FIT"))));
   config.train.optimizer.zero_stage = 1;
   EXPECT_THAT(describe_device_plan(config, 8, *device), HasSubstr("DOES NOT FIT"));
 }

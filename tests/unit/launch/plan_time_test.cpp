@@ -12,7 +12,8 @@ using test::plan_model;
 RoundWork work() {
   RoundWork round;
   round.prompts_generated = 100;
-  round.samples_trained = 200;
+  round.steps = 50;
+  round.step_samples = 4;
   round.prompt_tokens = 30;
   round.answer_tokens = 64;
   round.block_size = 16;
@@ -24,36 +25,72 @@ RoundWork work() {
 constexpr double kWeights = 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 128) + 1000 * 64;
 
 TEST(PlanTime, TrainingIsSixFlopsPerRowAndWeight) {
-  const RoundSeconds seconds = estimate_round(plan_model(), work(), {1e9, 1e9, 1e9}, 1);
+  const RoundSeconds seconds = estimate_round(plan_model(), work(), {1e9, 1e9, 1e9});
   const double rows = 200 * (30 + 2 * 64);
   const double attention = 4.0 * 2 * 64 * (30 + 32);
   EXPECT_NEAR(seconds.train, rows * 3 * (2 * kWeights + attention) / (1e9 * kPlannedEfficiency),
               1e-9);
   RoundWork recomputed = work();
   recomputed.recompute = true;
-  EXPECT_NEAR(estimate_round(plan_model(), recomputed, {1e9, 1e9, 1e9}, 1).train,
+  EXPECT_NEAR(estimate_round(plan_model(), recomputed, {1e9, 1e9, 1e9}).train,
               seconds.train * 4 / 3, 1e-9);
 }
 
 TEST(PlanTime, DecodingIsBoundByReadingOrByComputing) {
   // Every pass reads all weights, and four sequences gain a token each.
-  const RoundSeconds reading = estimate_round(plan_model(), work(), {1e18, 1e18, 1e6}, 1);
+  const RoundSeconds reading = estimate_round(plan_model(), work(), {1e18, 1e18, 1e6});
   EXPECT_NEAR(reading.generate, 64 * 100 / 4.0 * 4 * kWeights / 1e6, 1e-3);
   // Memory speed does not matter.
-  EXPECT_DOUBLE_EQ(estimate_round(plan_model(), work(), {1e9, 1e9, 1e15}, 1).generate,
-                   estimate_round(plan_model(), work(), {1e9, 1e9, 2e15}, 1).generate);
+  EXPECT_DOUBLE_EQ(estimate_round(plan_model(), work(), {1e9, 1e9, 1e15}).generate,
+                   estimate_round(plan_model(), work(), {1e9, 1e9, 2e15}).generate);
 }
 
-TEST(PlanTime, MoreRanksWithTheirSpeedsSummedShareTheWork) {
-  const RoundSeconds one = estimate_round(plan_model(), work(), {1e9, 1e9, 1e9}, 1);
-  const RoundSeconds two = estimate_round(plan_model(), work(), {2e9, 2e9, 2e9}, 2);
-  EXPECT_NEAR(two.train, one.train / 2, 1e-9);
-  EXPECT_NEAR(two.generate, one.generate / 2, 1e-9);
+TEST(PlanTime, ALastBatchThatIsNotFullReadsAllWeightsToo) {
+  RoundWork rest = work();
+  rest.prompt_tokens = 0;
+  const auto seconds = [&](std::int64_t prompts, const MachineSpeed& speed) {
+    rest.prompts_generated = prompts;
+    return estimate_round(plan_model(), rest, speed).generate;
+  };
+  const MachineSpeed slow_memory{1e18, 1e18, 1e6};
+  EXPECT_DOUBLE_EQ(seconds(5, slow_memory), seconds(8, slow_memory));
+  const MachineSpeed slow_products{1e9, 1e9, 1e18};
+  EXPECT_DOUBLE_EQ(8 * seconds(5, slow_products), 5 * seconds(8, slow_products));
+}
+
+TEST(PlanTime, AStepTakesTheLongerOfComputingAndSending) {
+  RoundWork sent = work();
+  sent.step_payload = 3e9;
+  const double computing = estimate_round(plan_model(), work(), {1e9, 1e9, 1e9, 1e6}).train;
+  EXPECT_EQ(estimate_round(plan_model(), sent, {1e9, 1e9, 1e9, 0}).train, computing);
+  EXPECT_EQ(estimate_round(plan_model(), sent, {1e9, 1e9, 1e9, 1e12}).train, computing);
+  EXPECT_EQ(estimate_round(plan_model(), sent, {1e9, 1e9, 1e9, 1e6}).train, 50 * 3e3);
+}
+
+TEST(PlanTime, ADeviceIsAsFastAsWhatDecodingMultiplies) {
+  const KnownDevice device{"Any", 8e12, 1e12, 1e12, 80e9, 450e9};
+  const auto flops = [&](WeightStorage storage) {
+    return sheet_speed(device, storage, DType::bfloat16, 8).decoding_flops;
+  };
+  for (const WeightStorage storage :
+       {WeightStorage::automatic, WeightStorage::float32, WeightStorage::bfloat16}) {
+    EXPECT_EQ(flops(storage), 1e12) << name_of(storage);
+  }
+  EXPECT_EQ(flops(WeightStorage::bfloat16_arithmetic), 8e12);
+  const auto link = [&](double bytes, int ranks) {
+    KnownDevice other = device;
+    other.link_bytes_per_second = bytes;
+    return sheet_speed(other, WeightStorage::automatic, DType::float32, ranks)
+        .link_bytes_per_second;
+  };
+  EXPECT_EQ(link(450e9, 8), 450e9);
+  EXPECT_EQ(link(450e9, 9), 400e9) << "8 network links of 50 GB/s";
+  EXPECT_EQ(link(300e9, 9), 300e9);
 }
 
 TEST(PlanTime, TrainingTakesTheSpeedOfItsOwnType) {
-  const RoundSeconds one = estimate_round(plan_model(), work(), {1e9, 1e9, 1e9}, 1);
-  const RoundSeconds faster = estimate_round(plan_model(), work(), {1e9, 4e9, 1e9}, 1);
+  const RoundSeconds one = estimate_round(plan_model(), work(), {1e9, 1e9, 1e9});
+  const RoundSeconds faster = estimate_round(plan_model(), work(), {1e9, 4e9, 1e9});
   EXPECT_NEAR(faster.train, one.train / 4, 1e-9);
   EXPECT_EQ(faster.generate, one.generate);
 }
