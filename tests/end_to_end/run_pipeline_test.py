@@ -5,8 +5,10 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import subprocess
 import unittest
+import unittest.mock
 
 import tiny_model
 from harness import EndToEndTest
@@ -85,6 +87,42 @@ class RunPipeline(EndToEndTest):
         config, run = self.config("other-seed")
         self.jforge("run", config, "--set", "run.seed=8", "--set", "evaluate.tasks=[]", ranks=2)
         self.assertNotEqual(self.digest(self.uninterrupted(2), 1), self.digest(run, 1))
+
+
+class Plan(EndToEndTest):
+    def test_a_run_does_what_was_planned(self):
+        with unittest.mock.patch.multiple(tiny_model, HIDDEN=512, HEAD_DIM=128, INTERMEDIATE=512):
+            tiny_model.write_model(self.root / "wide-model")
+        for stage, tokens, passes in ((1, 256, "1 micro-batch"), (3, 90, "2 micro-batches")):
+            with self.subTest(stage=stage):
+                config, run = self.config(f"planned-{stage}")
+                words = ("--set", f"model.source={self.root / 'wide-model'}", "--set", f"train.zero_stage={stage}",
+                         "--set", f"train.tokens_per_rank={tokens}")
+                self.jforge("import", config, *words)
+                plan = self.jforge("run", config, "--dry-run", *words, ranks=2).out
+                self.jforge("run", config, *words, ranks=2)
+                sent = float(re.search(rf"a step of {passes} sends from each rank ([\d.]+) MB", plan)[1])
+                steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+                for step in steps:  # equal but for the plan's decimals
+                    self.assertAlmostEqual(2 * sent, step["payload_bytes"] / 1e6, delta=0.1)
+                checkpoint, most, files = re.search(
+                    r"checkpoint: ([\d.]+) MB in 2 shards, .* at most ([\d.]+) MB in (\d+) files", plan).groups()
+                written = [path.stat().st_size for path in (run / "checkpoints").glob("*/*")]
+                for folder in (run / "checkpoints").iterdir():
+                    size = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
+                    self.assertTrue(float(checkpoint) - 0.1 < size < float(checkpoint) + 0.2, f"{size} MB, {plan}")
+                    self.assertEqual(2 + 1, len(list(folder.iterdir())))
+                self.assertLessEqual(len(written), int(files))
+                self.assertLessEqual(sum(written) / 1e6, float(most))
+                rounds = re.findall(r"at least (\d+) leases.*\n  (\d+) prompts generated, (\d+) samples consumed in (\d+) steps",
+                                    plan)
+                self.assertEqual(2, len(rounds))
+                for number, (leases, prompts, samples, count) in enumerate(rounds, 1):
+                    ours = [step for step in steps if step["round"] == number]
+                    self.assertEqual((int(count), int(samples)), (len(ours), sum(step["samples"] for step in ours)))
+                    generated = run / f"round-{number}"
+                    self.assertEqual(int(prompts), json.loads((generated / "generation.json").read_text())["prompts"])
+                    self.assertLessEqual(int(leases), len(list((generated / "trajectories").glob("lease-*.h5"))))
 
 
 class Output(EndToEndTest):
