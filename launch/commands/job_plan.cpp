@@ -508,7 +508,9 @@ std::string describe_plan(const JobConfig& config, PlannedRanks planned, Device 
   for (std::size_t i = 0; i < config.rounds.size(); ++i) {
     const RoundSettings& round = config.rounds[i];
     const std::int64_t answer = config.answer_tokens(round);
-    const std::int64_t positions = longest.value_or(prompt_limit(config, model, answer)) + answer;
+    const std::int64_t positions =
+        longest ? config.required_positions(round, *longest, model)  // refuses what the run would
+                : prompt_limit(config, model, answer) + answer;
     text += fmt::format("round {}: block size {}, window {}\n", i + 1, round.block_size,
                         round.noise_window);
     // Before the import only steps limit the prompts.

@@ -99,6 +99,9 @@ class Plan(EndToEndTest):
                 words = ("--set", f"model.source={self.root / 'wide-model'}", "--set", f"train.zero_stage={stage}",
                          "--set", f"train.tokens_per_rank={tokens}")
                 self.jforge("import", config, *words)
+                for word in ((), ("--dry-run",)):
+                    refused = self.jforge("run", config, *words, "--set", "train.tokens_per_rank=80", *word, expect=2)
+                    self.assertIn("train.tokens_per_rank = 80", refused.lines()[0])
                 plan = self.jforge("run", config, "--dry-run", *words, ranks=2).out
                 self.jforge("run", config, *words, ranks=2)
                 sent = float(re.search(rf"a step of {passes} sends from each rank ([\d.]+) MB", plan)[1])
