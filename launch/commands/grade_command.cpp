@@ -54,6 +54,10 @@ class GradeSession {
     if (agree(comm_, stop_requested(), [&] { take_output(); })) {
       return false;
     }
+    broadcast<int>(comm_, std::span(&finished_, 1), 0);
+    if (finished_ != 0) {
+      return true;
+    }
     const GradingPlan plan = share_plan(comm_, set_, store_, verdicts_);
     std::string lines;
     // All may be graded but not published.
@@ -107,6 +111,13 @@ class GradeSession {
           "remove it",
           options_.out.string()));
     }
+    if (const std::optional<VerdictSummary> before = store_.finished(set_)) {
+      finished_ = 1;
+      tell(stdout, fmt::format("{}: all {} completions were graded before, pass@1 {}; {} stays\n",
+                               set_.version, set_.completions.size(), before->pass_at_1,
+                               options_.out.string()));
+      return;
+    }
     make_directory(store_.directory());
     lock_ = std::make_unique<RunLock>(store_.directory());
     verdicts_ = store_.read(set_);
@@ -146,6 +157,7 @@ class GradeSession {
   ControlPlane control_;
   CompletionSet set_;
   VerdictStore store_;
+  int finished_ = 0;                     ///< 1 if earlier calls have graded everything.
   std::unique_ptr<RunLock> lock_;        ///< Rank 0 only.
   std::vector<VerdictRecord> verdicts_;  ///< Rank 0 only.
 };

@@ -58,6 +58,7 @@ def main():
         for name, entries in document["eval"].items():
             for entry, verdict in zip(entries, places[name]):
                 entry.setdefault("rules", {})["math_verify"] = verdict
+        document.pop("checksum", None)  # of what grade wrote
         fresh = options.verdicts.with_name(options.verdicts.name + ".new")
         fresh.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         os.replace(fresh, options.verdicts)

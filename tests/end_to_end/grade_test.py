@@ -68,6 +68,18 @@ class Grade(GradeTest):
         self.assertEqual(["base"], list(verdicts["pass@1"]))
         self.assertAlmostEqual(2 / 6, verdicts["pass@1"]["base"], places=12)
 
+    def test_a_finished_grading_is_not_done_again(self):
+        _, out = self.grade(self.completions, "finished.json")
+        before = out.read_bytes(), out.stat().st_ino
+        for ranks in (1, 2):
+            again, _ = self.grade(self.completions, out.name, options=("--inject", "kill@grade.lease:0:1"), ranks=ranks)
+            self.assertRegex(again.out, rf"^humaneval/\S+: all {len(FORMS) * PROBLEMS} completions were graded before.*\n$")
+        self.assertEqual(before, (out.read_bytes(), out.stat().st_ino))
+        out.write_bytes(before[0].replace(b'"fail"', b'"pass"', 1))
+        again, _ = self.grade(self.completions, out.name)
+        self.assertIn("everything is graded again", again.err)
+        self.assertEqual(before[0], out.read_bytes())
+
     def test_forms_of_completions(self):
         solutions = [{"task_id": index if index % 2 else f"HumanEval/{index}", "solution": FORMS[1].format(index)}
                      for index in range(PROBLEMS)]
@@ -212,6 +224,8 @@ class Grade(GradeTest):
         environment = {**os.environ, "PYTHONPATH": str(stand_in)}
         result = subprocess.run([*arguments, str(path)], env=environment, capture_output=True, text=True)
         self.assertEqual(("2 of 3 answers are right by value (66.7 %)\n", ""), (result.stdout, result.stderr))
+        again, _ = self.grade(path, out.name, task="math500", data=data)
+        self.assertIn("all 3 completions were graded before", again.out)
         entries = json.loads(out.read_text())["eval"]["math500/0"]
         self.assertEqual([("pass", True), ("fail", True), ("fail", False)],
                          [(entry["base_status"], entry["rules"]["math_verify"]) for entry in entries], entries)
@@ -311,6 +325,7 @@ class GradeAgain(GradeTest):
         if len(before) < 8:
             self.assertIn(f"{8 - len(before)} verdicts are on other completions", result.err)
         verdicts = out.read_bytes()
+        out.unlink()
         again, _ = self.grade(self.completions, out.name)
         self.assertIn(f"0 of {len(other)} completions graded before", again.err)
         self.assertEqual(verdicts, out.read_bytes())

@@ -13,6 +13,7 @@
 #include "runtime/error.h"
 #include "runtime/log.h"
 #include "runtime/read_file.h"
+#include "runtime/text_seal.h"
 
 namespace jforge {
 
@@ -100,6 +101,22 @@ std::vector<VerdictRecord> VerdictStore::read(const CompletionSet& set) const {
   return verdicts;
 }
 
+std::optional<VerdictSummary> VerdictStore::finished(const CompletionSet& set) const {
+  // Parts that are left hold verdicts that may be newer.
+  if (!std::filesystem::exists(file_) || std::filesystem::exists(directory_)) {
+    return std::nullopt;
+  }
+  try {
+    const nlohmann::json file = try_bounded_json(read_sealed(file_));
+    if (file.is_object() && file.value("input", nlohmann::json()) == set.hash) {
+      return VerdictSummary{file.at("eval").size(), file.at("pass@1").dump()};
+    }
+  } catch (const std::exception& error) {
+    log_warn("{}; everything is graded again", error.what());
+  }
+  return std::nullopt;
+}
+
 VerdictSummary VerdictStore::publish(const CompletionSet& set,
                                      const std::vector<VerdictRecord>& verdicts) const {
   std::vector<const VerdictRecord*> by_index(set.completions.size(), nullptr);
@@ -115,10 +132,12 @@ VerdictSummary VerdictStore::publish(const CompletionSet& set,
   nlohmann::json file;
   file["task"] = set.task->name();
   file["version"] = set.version;
+  file["input"] = set.hash;
   file["pass@1"] = pass_at_1(problems);
   VerdictSummary summary{problems.size(), file["pass@1"].dump()};
   file["eval"] = std::move(problems);
-  publish_file(file_, file.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  publish_file(
+      file_, seal_json(file.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"));
   return summary;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,9 @@ class VerdictStore {
   /// another key. Skips damaged lines (PartFiles::read), so their completions are graded again.
   [[nodiscard]] std::vector<VerdictRecord> read(const CompletionSet& set) const;
 
+  /// Returns the summary of an intact verdict file on exactly `set`, else nothing. Warns of a
+  /// damaged one.
+  [[nodiscard]] std::optional<VerdictSummary> finished(const CompletionSet& set) const;
   /// Writes the verdict file durably. Requires: one verdict per completion; their order does not
   /// matter. Throws EnvironmentError, and InternalError for a missing or foreign verdict.
   VerdictSummary publish(const CompletionSet& set,
