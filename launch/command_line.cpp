@@ -300,6 +300,11 @@ void add_sweep(CLI::App& app, CommandLine& line) {
   add_model(*sub, options->model, false);
   sub->add_option("--out", options->out, "Directory for the results")->type_name("DIR");
   sub->add_option("--name", options->name, "The model's name in the results (its directory's)");
+  sub->add_option("--part", options->part,
+                  "Decode only the K-th of N parts of the combinations, beside jobs with the "
+                  "others; a later call without --part takes them all together")
+      ->type_name("K/N")
+      ->delimiter('/');
   run_distributed(*sub, line, options, sweep_command);
 }
 

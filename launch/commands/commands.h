@@ -82,7 +82,8 @@ struct SweepOptions {
   std::vector<std::string> overrides;
   std::filesystem::path model;
   std::filesystem::path out;
-  std::string name;  ///< As in EvaluateOptions.
+  std::string name;                ///< As in EvaluateOptions.
+  std::pair<int, int> part{1, 1};  ///< This job's, from 1, and their number.
 };
 [[nodiscard]] ExitCode sweep_command(const SweepOptions& options, const MpiSession& session);
 

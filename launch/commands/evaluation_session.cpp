@@ -21,7 +21,10 @@ EvaluationSession::EvaluationSession(const MpiSession& session, const Settings& 
       clock_(session.clock()),
       out_(settings.out.empty() ? settings.default_out : settings.out),
       folder_(settings.folder),
-      shows_tables_(settings.shows_tables) {
+      shows_tables_(settings.shows_tables),
+      part_(settings.part.second > 1
+                ? fmt::format("{}-of-{}", settings.part.first, settings.part.second)
+                : "") {
   load_configuration(comm_, settings.config, [&](const std::string& text) {
     config_ = read_job_config(text, settings.config.string(), settings.overrides);
     config_.model.choose_for(resolve_device(config_.model.device));
@@ -47,6 +50,36 @@ EvaluationSession::EvaluationSession(const MpiSession& session, const Settings& 
   }
 }
 
+// The parts of one division share `out`. A job takes its own lock before it looks at the others',
+// so that at least one of two that exclude each other sees the other.
+void EvaluationSession::take_output() {
+  const std::filesystem::path parts = out_ / (folder_ + ".parts");
+  const bool alone = part_.empty();
+  make_directory(directory());
+  make_directory(alone ? out_ : parts / part_);
+  lock_.emplace(alone ? out_ : parts / part_);
+  const auto expect_free = [&](const std::filesystem::path& other, const std::string& name) {
+    if (why_lock_is_dead(other).empty()) {
+      throw EnvironmentError(fmt::format("{} is in use by {}: wait for it, or choose another --out",
+                                         out_.string(), name));
+    }
+  };
+  if (!alone) {
+    expect_free(out_, "a job without --part");
+  } else if (!std::filesystem::exists(parts)) {
+    return;
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(parts)) {
+    const std::string name = entry.path().filename().string();
+    if (alone || !name.ends_with(part_.substr(part_.find("-of-")))) {
+      expect_free(entry.path(), "part " + name);
+    }
+  }
+  if (alone) {
+    std::filesystem::remove_all(parts);
+  }
+}
+
 bool EvaluationSession::load_model() {
   clock_.enter("load the model");
   together(comm_, [&] {
@@ -66,8 +99,7 @@ bool EvaluationSession::load_model() {
   clock_.enter("take the output directory");
   const bool stop = agree(comm_, stop_requested(), [&] {
     if (root() && !out_.empty()) {
-      make_directory(directory());
-      lock_.emplace(out_);
+      take_output();
     }
   });
   clock_.enter("evaluate");
@@ -99,7 +131,8 @@ EvaluationContext EvaluationSession::context() {
                   display_.evaluation(progress);
                 }
               },
-          .refuse_other_weights = true};
+          .refuse_other_weights = true,
+          .samples_only = !part_.empty()};
 }
 
 ExitCode EvaluationSession::finish(bool finished, const std::function<void()>& before_report) {
@@ -107,6 +140,12 @@ ExitCode EvaluationSession::finish(bool finished, const std::function<void()>& b
   together(comm_, [&] {
     clock_.enter("report");
     if (!finished || !root()) {
+      return;
+    }
+    if (!part_.empty()) {
+      tell(stdout, fmt::format("Part {} is done; the same command without --part takes all parts "
+                               "together.\n",
+                               part_));
       return;
     }
     if (before_report) {

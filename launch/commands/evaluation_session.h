@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "checkpoints/hf_model.h"
@@ -36,6 +37,8 @@ class EvaluationSession {
     std::filesystem::path default_out;  ///< Empty, as `out`: nothing is written.
     std::string folder;                 ///< Under `out`, for the evaluation's files.
     bool shows_tables = true;           ///< Prints tables at the end.
+    /// K-th of N jobs that share `out`; with N > 1 samples only, for a later job to merge.
+    std::pair<int, int> part{1, 1};
   };
 
   /// Collective. Validates [run] and [model] like `jforge run`, and starts heartbeats, so that a
@@ -56,6 +59,8 @@ class EvaluationSession {
   [[nodiscard]] ExitCode finish(bool finished, const std::function<void()>& before_report);
 
  private:
+  void take_output();
+
   Communicator comm_;
   PhaseClock& clock_;
   JobConfig config_;
@@ -64,9 +69,10 @@ class EvaluationSession {
   std::string folder_;
   std::string name_;
   bool shows_tables_;
+  std::string part_;  ///< "K-of-N"; empty: the only job.
   std::optional<ControlPlane> control_;
   std::unique_ptr<KernelSet> kernels_;
-  std::optional<RunLock> lock_;  ///< On out_; rank 0 only.
+  std::optional<RunLock> lock_;  ///< On out_, or this part of it; rank 0 only.
   MemoryAccount account_{"evaluation"};
   std::unique_ptr<HfModel> model_;
   ProgressDisplay display_;

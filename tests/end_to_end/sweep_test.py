@@ -3,6 +3,7 @@
 
 import json
 import random
+import signal
 import unittest
 
 from harness import EndToEndTest
@@ -99,6 +100,30 @@ class Sweep(EndToEndTest):
                 self.assertEqual(expected, self.samples(out))
                 self.assertEqual(len(BLOCKS), len(self.points(out)["points"]))
 
+    def test_parts_make_the_sweep_of_one_job(self):
+        expected = self.samples(self.whole())
+        out = self.root / "parts"
+        config, _ = self.config("sweep", CONFIG)
+        words = ("sweep", config, "--out", out)
+        delays = ",".join(f"delay@evaluate:0:{visit}" for visit in range(1, 1000))
+        first = self.start(self.command(*words, "--part", "1/2", "--inject", delays))  # until the others have been tried
+        self.wait_for_text(first, "delay@evaluate:0:1")
+        for part, says in ((("--part", "1/2"), "is in use by"), (("--part", "2/3"), "is in use by part 1-of-2"),
+                           ((), "is in use by part 1-of-2")):
+            self.assertIn(says, self.jforge(*words, *part, expect=4).lines()[0])
+        done = self.jforge(*words, "--part", "2/2", ranks=2)
+        self.assertIn("Part 2-of-2 is done", done.out)
+        first.send_signal(signal.SIGUSR2)
+        self.assertEqual(75, self.finish(first).code)
+        self.assertEqual({}, self.samples(out))
+        self.jforge(*words, "--part", "1/2")
+        self.assertFalse((out / "sweep" / "sweep.json").exists())
+        merged = self.jforge(*words, "--inject", "kill@evaluate:0:1", ranks=2)  # nothing is left to decode
+        self.assertEqual(4, merged.err.count(f"{PROBLEMS} of {PROBLEMS} samples done before"))
+        self.assertEqual(expected, self.samples(out))
+        self.assertEqual(len(BLOCKS), len(self.points(out)["points"]))
+        self.assertFalse((out / "sweep.parts").exists())
+
     def test_a_second_start_has_nothing_to_do(self):
         out = self.whole()
         before = self.points(out)
@@ -114,6 +139,11 @@ class Sweep(EndToEndTest):
                 result = self.sweep(self.root / "bad", "--set", override, ranks=1, expect=2)
                 self.assertEqual(1, len(result.lines()), str(result))
                 self.assertIn(part, result.lines()[0])
+        for part in ("0/2", "3/2", "1/5", "1", "a/b", "-1/2"):
+            with self.subTest(part=part):
+                result = self.sweep(self.root / "bad", "--part", part, ranks=1, expect=2)
+                self.assertEqual(1, len(result.lines()), str(result))
+                self.assertIn("--part", result.lines()[0])
 
 
 if __name__ == "__main__":

@@ -67,7 +67,13 @@ bool evaluate(const EvaluateConfig& config, std::vector<DecodingMethod> methods,
   }
   {
     SampleDecoding decoding(config, *plan, context, context.account);
-    if (!decoding.run() || !merge(*plan, decoding, store, context.comm)) {
+    if (!decoding.run()) {
+      return false;
+    }
+    if (context.samples_only) {
+      return true;
+    }
+    if (!merge(*plan, decoding, store, context.comm)) {
       return false;
     }
   }

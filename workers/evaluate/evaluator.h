@@ -47,6 +47,8 @@ struct EvaluationContext {
   std::function<void(const EvaluationProgress&)> on_progress = {};
   /// Refuse to replace results of other weights.
   bool refuse_other_weights = false;
+  /// Leave finished samples in parts, as a stop would, for a later call to merge.
+  bool samples_only = false;
   /// Write tuned block sizes into the model's jacobi_decoding.json too.
   bool records_tuning = false;
 };
