@@ -6,6 +6,7 @@
 
 #include "launch/commands/plan_time.h"
 #include "model/transformer/parameter_table.h"
+#include "runtime/comm/rank_grid.h"
 
 namespace jforge {
 
@@ -42,9 +43,10 @@ StepPlan plan_step(const ConversationTraining& training, const PreparedTraining&
 MemoryPlan plan_memory(const ConversationTraining& training, const PreparedTraining& prepared,
                        int ranks, Device device) {
   const StepPlan step = plan_step(training, prepared, ranks);
-  return plan_training(prepared.model, ParameterTable(prepared.model, ranks), training.train,
+  const int of_copy = ranks_of_copy(ranks, training.train.shard_ranks);
+  return plan_training(prepared.model, ParameterTable(prepared.model, of_copy), training.train,
                        training.train.sharding(), device,
-                       {.packed = step.rows, .micro_batches = step.micro_batches});
+                       {.packed = step.rows, .micro_batches = step.micro_batches}, ranks / of_copy);
 }
 
 std::string describe_plan(const ConversationTraining& training, const PreparedTraining& prepared,

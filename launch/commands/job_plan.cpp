@@ -17,6 +17,7 @@
 #include "model/transformer/training_transformer.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/comm/local_rank.h"
+#include "runtime/comm/rank_grid.h"
 #include "runtime/error.h"
 #include "runtime/tensor/cuda_memory.h"
 #include "runtime/tensor/matrix_product.h"
@@ -126,10 +127,13 @@ std::string describe_memory(const MemoryPlan& plan, PlannedRanks ranks) {
                       ranks.of_node, megabytes(ranks.of_node * plan.generation()),
                       megabytes(ranks.of_node * plan.training()));
   text += fmt::format(
-      "a step of {} micro-batch{} sends from each rank {}: gradients {}, weights {}\n",
+      "a step of {} micro-batch{} sends from each rank {}: gradients {}, weights {}{}\n",
       plan.micro_batches, plan.micro_batches == 1 ? "" : "es", megabytes(plan.payload.total()),
       megabytes(plan.payload.all_reduce + plan.payload.reduce_scatter),
-      megabytes(plan.payload.all_gather));
+      megabytes(plan.payload.all_gather),
+      plan.payload.across > 0
+          ? fmt::format(", gradients to other copies {}", megabytes(plan.payload.across))
+          : "");
   return text;
 }
 
@@ -167,7 +171,7 @@ DType decoding_type(const JobConfig& config, std::size_t round, bool source_is_b
 
 MemoryPlan plan_training(const TransformerConfig& model, const ParameterTable& table,
                          const TrainConfig& train, const Sharding& sharding, Device device,
-                         const StepRows& rows) {
+                         const StepRows& rows, int copies) {
   MemoryPlan plan;
   plan.device = device;
   plan.weights = 4 * static_cast<double>(shard_vector_size(table));
@@ -186,7 +190,7 @@ MemoryPlan plan_training(const TransformerConfig& model, const ParameterTable& t
                                                       model.vocabulary_size, sharding.compute));
   }
   plan.copies = sharding.home(device) == device ? 0 : device_copies(table, sharding);
-  plan.payload = step_payload(table, sharding, rows.micro_batches);
+  plan.payload = step_payload(table, sharding, rows.micro_batches, copies);
   return plan;
 }
 
@@ -216,7 +220,8 @@ std::optional<std::int64_t> most_generated(const JobConfig& config,
 
 MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, int ranks,
                        Device device, const PlannedPrompts& prompts, bool source_is_bfloat16) {
-  const ParameterTable table(model, ranks);
+  const int of_copy = ranks_of_copy(ranks, config.train.shard_ranks);
+  const ParameterTable table(model, of_copy);
   const std::int64_t answer = longest_answer(config);
   // As in generation: no more places than prompts of a rank.
   const std::optional<std::int64_t> generated = most_generated(config, prompts.count);
@@ -235,7 +240,8 @@ MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, 
     const bool distils = config.train.ar_loss == ArLoss::distillation;
     rows.taught = distils ? rows.packed : (rows.packed + 1) / 2;
   }
-  MemoryPlan plan = plan_training(model, table, config.train, sharding, device, rows);
+  MemoryPlan plan =
+      plan_training(model, table, config.train, sharding, device, rows, ranks / of_copy);
   // The last round's matrices are the largest.
   const DType packed =
       decoding_type(config, std::max<std::size_t>(1, config.rounds.size()), source_is_bfloat16);
@@ -437,7 +443,7 @@ std::string describe_device(const JobConfig& config, const TransformerConfig& mo
       "  a step of {} samples of full length, {} on a rank: {:.3g} s of arithmetic at {:.0f} % of "
       "the peak, {:.3g} s at all of it; beside it {:.3g} s to send {}\n",
       config.train.batch_samples, step.step_samples, expected, 100 * kPlannedEfficiency,
-      expected * kPlannedEfficiency, plan.payload.total() / speed.link_bytes_per_second,
+      expected * kPlannedEfficiency, sending_seconds(plan.payload, speed),
       megabytes(plan.payload.total()));
   return text;
 }
@@ -448,7 +454,8 @@ std::string describe_plan(const JobConfig& config, PlannedRanks planned, Device 
                           const MachineSpeed& speed, const KnownDevice* sheet) {
   const int ranks = planned.all;
   const TransformerConfig model = read_hf_config(config.model.source);
-  const ParameterTable table(model, ranks);
+  const ParameterTable table(model, ranks_of_copy(ranks, config.train.shard_ranks));
+  const int shards = table.shard_count();
   const auto parameters = static_cast<double>(table.flat_size());
   std::string text =
       fmt::format("model: {} parameters, {} layers, vocabulary {}\nranks: {}\n",
@@ -475,11 +482,10 @@ std::string describe_plan(const JobConfig& config, PlannedRanks planned, Device 
   const std::int64_t checkpoints = config.checkpoint.keep_last + 1 + (config.rounds.size() > 1);
   text += fmt::format(
       "checkpoint: {} in {} shards, the last {} kept; at most {} in {} files at a time, without "
-      "those of checkpoint.keep_every. A restart reads one, {} of it on rank 0, and repeats at "
-      "most {} steps\n",
-      megabytes(checkpoint), ranks, config.checkpoint.keep_last,
-      megabytes(static_cast<double>(checkpoints) * checkpoint), checkpoints * (ranks + 1),
-      megabytes(4 * parameters), config.checkpoint.every_steps);
+      "those of checkpoint.keep_every. A restart reads one and repeats at most {} steps\n",
+      megabytes(checkpoint), shards, config.checkpoint.keep_last,
+      megabytes(static_cast<double>(checkpoints) * checkpoint), checkpoints * (shards + 1),
+      config.checkpoint.every_steps);
   text += fmt::format(
       "{}, each rank: {:.1f} GFLOP/s in decoding, {:.1f} in training, {:.1f} GB/s; time estimates "
       "below assume {:.0f} % of these FLOP/s, one token per forward pass and answers of full "
@@ -544,7 +550,7 @@ std::string describe_plan(const JobConfig& config, PlannedRanks planned, Device 
     work.prompts_generated = divided_up(generated, ranks);
     work.steps = steps;
     work.step_samples = samples;
-    work.step_payload = memory.payload.total();
+    work.step_payload = memory.payload;
     work.prompt_tokens = mean_tokens.value_or(static_cast<double>(positions - answer));
     work.answer_tokens = answer;
     work.block_size = round.block_size;
@@ -601,9 +607,10 @@ DeviceRows rows_on_device(const MemoryPlan& plan) {
 }
 
 std::string describe_device_plan(const JobConfig& config, int ranks, const KnownDevice& device) {
-  return describe_plan(
-      config, {ranks, std::min(ranks, kDevicesPerNode)}, Device::cuda,
-      sheet_speed(device, config.model.decode_weights, config.sharding().compute, ranks), &device);
+  return describe_plan(config, {ranks, std::min(ranks, kDevicesPerNode)}, Device::cuda,
+                       sheet_speed(device, config.model.decode_weights, config.sharding().compute,
+                                   ranks, ranks_of_copy(ranks, config.train.shard_ranks)),
+                       &device);
 }
 
 }  // namespace jforge

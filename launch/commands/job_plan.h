@@ -53,10 +53,10 @@ struct StepRows {
   std::int64_t taught = 0;  ///< Its additional loss rows, of a frozen teacher.
   std::int64_t micro_batches = 1;
 };
-/// Returns the memory of training alone. `table` is divided among the ranks.
+/// Returns the memory of training alone. `table` is divided among the ranks of each copy.
 [[nodiscard]] MemoryPlan plan_training(const TransformerConfig& model, const ParameterTable& table,
                                        const TrainConfig& train, const Sharding& sharding,
-                                       Device device, const StepRows& rows);
+                                       Device device, const StepRows& rows, int copies);
 
 /// Returns the type of generation's matrices in `round` (1-based). "auto" is bfloat16 only for a
 /// bfloat16 source in round 1: a trained round leaves float32.

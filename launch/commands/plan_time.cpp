@@ -55,11 +55,21 @@ double matrix_weights(const TransformerConfig& model) {
 }
 
 MachineSpeed sheet_speed(const KnownDevice& device, WeightStorage decoding, DType training,
-                         int ranks) {
+                         int ranks, int of_copy) {
   return {.decoding_flops = device.flops(activation_type(decoding, Device::cuda)),
           .training_flops = device.flops(training),
           .bytes_per_second = device.bytes_per_second,
-          .link_bytes_per_second = device.link(ranks)};
+          .link_bytes_per_second = device.link(of_copy),
+          .across_bytes_per_second =
+              ranks <= kDevicesPerNode ? device.link_bytes_per_second : kNodeLinkBytesPerSecond};
+}
+
+double sending_seconds(const StepPayload& payload, const MachineSpeed& speed) {
+  if (speed.link_bytes_per_second == 0) {
+    return 0;
+  }
+  return payload.within() / speed.link_bytes_per_second +
+         (payload.across > 0 ? payload.across / speed.across_bytes_per_second : 0);
 }
 
 MachineSpeed measure_speed(KernelSet& kernels, const Communicator& comm, WeightStorage decoding,
@@ -123,9 +133,8 @@ RoundSeconds estimate_round(const TransformerConfig& model, const RoundWork& wor
   const double computing = static_cast<double>(work.step_samples) * sample_rows * passes_per_row *
                            (2 * weights + attention_flops(model, context)) /
                            (speed.training_flops * kPlannedEfficiency);
-  const double sending =
-      speed.link_bytes_per_second > 0 ? work.step_payload / speed.link_bytes_per_second : 0;
-  seconds.train = static_cast<double>(work.steps) * std::max(computing, sending);
+  seconds.train = static_cast<double>(work.steps) *
+                  std::max(computing, sending_seconds(work.step_payload, speed));
   return seconds;
 }
 

@@ -10,16 +10,20 @@
 #include "model/transformer/transformer_config.h"
 #include "runtime/comm/mpi_session.h"
 #include "runtime/device/known_devices.h"
+#include "workers/train/sharding.h"
 
 namespace jforge {
 
 /// Speed of one rank.
 struct MachineSpeed {
-  double decoding_flops = 0;         ///< FLOP/s in decoding's products of many rows.
-  double training_flops = 0;         ///< FLOP/s in large products of training's type.
-  double bytes_per_second = 0;       ///< Weights read, in a product with one row.
-  double link_bytes_per_second = 0;  ///< Sent to other ranks; 0: unknown.
+  double decoding_flops = 0;           ///< FLOP/s in decoding's products of many rows.
+  double training_flops = 0;           ///< FLOP/s in large products of training's type.
+  double bytes_per_second = 0;         ///< Weights read, in a product with one row.
+  double link_bytes_per_second = 0;    ///< Sent within a copy of the state; 0: unknown.
+  double across_bytes_per_second = 0;  ///< Sent to other copies.
 };
+/// 0 if the speed is unknown.
+[[nodiscard]] double sending_seconds(const StepPayload& payload, const MachineSpeed& speed);
 
 /// Collective; the mean of all ranks. Measures for some tenths of a second, but never lowers a peak
 /// of `peaks`, a run's file. `training`: the type in which training computes.
@@ -27,9 +31,10 @@ struct MachineSpeed {
                                          WeightStorage decoding, DType training,
                                          const std::filesystem::path& peaks);
 
-/// Returns the speed of each of `ranks` ranks with a `device` by its data sheet.
+/// Returns the speed of each of `ranks` ranks, in copies of `of_copy`, with a `device` by its data
+/// sheet.
 [[nodiscard]] MachineSpeed sheet_speed(const KnownDevice& device, WeightStorage decoding,
-                                       DType training, int ranks);
+                                       DType training, int ranks, int of_copy);
 
 /// Returns the weights in matrix products of every row: all but the embedding's look-up.
 [[nodiscard]] double matrix_weights(const TransformerConfig& model);
@@ -39,7 +44,7 @@ struct RoundWork {
   std::int64_t prompts_generated = 0;
   std::int64_t steps = 0;
   std::int64_t step_samples = 0;   ///< In a step.
-  double step_payload = 0;         ///< Bytes sent in a step, beside its arithmetic.
+  StepPayload step_payload = {};   ///< Sent in a step, beside its arithmetic.
   double prompt_tokens = 0;        ///< Mean prompt length, or its bound.
   std::int64_t answer_tokens = 0;  ///< Whole blocks, at most.
   std::int32_t block_size = 0;

@@ -7,9 +7,12 @@
 
 namespace jforge {
 
+/// Returns the ranks of a copy if each has `per_copy`; 0: all. Throws ConfigError, naming
+/// train.shard_ranks, unless that divides `ranks`.
+[[nodiscard]] int ranks_of_copy(int ranks, int per_copy);
+
 struct RankGrid {
-  /// Collective. `per_copy` ranks make a copy; 0: all. Throws ConfigError on all ranks, naming
-  /// train.shard_ranks, unless it divides their number.
+  /// Collective. Throws as ranks_of_copy(), on all ranks.
   RankGrid(const Communicator& comm, int per_copy);
 
   const Communicator& all;

@@ -120,13 +120,15 @@ double device_copies(const ParameterTable& table, const Sharding& sharding) {
 }
 
 StepPayload step_payload(const ParameterTable& table, const Sharding& sharding,
-                         std::int64_t micro_batches) {
+                         std::int64_t micro_batches, int copies) {
   const auto ranks = static_cast<double>(table.shard_count());
   const double sent = (ranks - 1) / ranks;
   const auto parameters = static_cast<double>(table.flat_size());
   const auto weight_bytes = static_cast<double>(dtype_bytes(sharding.compute));
   constexpr double kGradientBytes = sizeof(float);
   StepPayload payload;
+  payload.across = 2.0 * (copies - 1) / copies * kGradientBytes *
+                   static_cast<double>(owned_size(table, sharding));
   if (!sharding.shards_state()) {
     payload.all_reduce = 2 * sent * kGradientBytes * parameters;
     return payload;

@@ -98,13 +98,16 @@ struct StepPayload {
   double all_reduce = 0;
   double reduce_scatter = 0;
   double all_gather = 0;
-  [[nodiscard]] double total() const { return all_reduce + reduce_scatter + all_gather; }
+  double across = 0;  ///< To other copies of the state (runtime/comm/rank_grid.h).
+  [[nodiscard]] double within() const { return all_reduce + reduce_scatter + all_gather; }
+  [[nodiscard]] double total() const { return within() + across; }
 };
 /// f = (N−1)/N, P parameters, g = 4 bytes per gradient, w per weight, A micro-batches (maximum over
 /// ranks). Stage 0: 2f·gP; 1: f(g+w)P; 2: f(A·g+w)P; 3: f·A(g+2w)P minus groups still in their
 /// buffers (embedding and head once a step, two layers a pass). At stage 3 a frozen teacher adds
-/// f·A·wP without embedding and head, which stay in their buffers.
+/// f·A·wP without embedding and head, which stay in their buffers. N is a copy's ranks; C `copies`
+/// add 2·(C−1)/C of the gradients that a rank owns.
 [[nodiscard]] StepPayload step_payload(const ParameterTable& table, const Sharding& sharding,
-                                       std::int64_t micro_batches);
+                                       std::int64_t micro_batches, int copies = 1);
 
 }  // namespace jforge

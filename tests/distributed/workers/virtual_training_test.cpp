@@ -222,8 +222,11 @@ TEST_P(VirtualTraining, InBfloat16AllStagesHaveTheSameBitsAndAreNearFloat32) {
   EXPECT_LT(relative_l2(first.weights, reference.weights), 2e-2);
 }
 
-TEST(VirtualTeacher, MovesTheBytesOfTheFormula) {
-  constexpr int kRanks = 3;
+class VirtualPayload : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(ShardRanks, VirtualPayload, ::testing::Values(0, 1, 2));
+
+TEST_P(VirtualPayload, IsThatOfTheFormulaWithATeacher) {
+  constexpr int kRanks = 4;
   VirtualWorld(kRanks).run([&](const Communicator& comm) {
     TrainConfig config = config_for(3, DType::bfloat16, 100);
     config.teacher = TeacherKind::frozen;
@@ -232,18 +235,20 @@ TEST(VirtualTeacher, MovesTheBytesOfTheFormula) {
     const TransformerConfig shape = tiny_config();
     const auto kernels = make_cpu_kernel_set();
     MemoryAccount account("virtual");
-    Model model(kRanks);
+    const RankGrid grid(comm, GetParam());
+    Model model(grid.within.size());
     SyntheticSource source(config.batch_samples * 3);
-    DistillationTrainer trainer({shape, model.table, *kernels, comm, account},
-                                shard_of(model.view(), model.table, comm.rank()), config);
+    DistillationTrainer trainer({shape, model.table, *kernels, comm, account, &grid},
+                                shard_of(model.view(), model.table, grid.within.rank()), config);
     TrainHooks hooks;
     hooks.stop_requested = [] { return false; };
     hooks.on_step = [&](const StepMetrics& metrics) {
       EXPECT_GT(metrics.micro_batches, 1);
       if (metrics.step > 1) {  // the first also gathers the teacher's embedding and head
-        EXPECT_EQ(
-            static_cast<double>(metrics.payload_bytes),
-            kRanks * step_payload(model.table, config.sharding(), metrics.micro_batches).total());
+        EXPECT_EQ(static_cast<double>(metrics.payload_bytes),
+                  kRanks * step_payload(model.table, config.sharding(), metrics.micro_batches,
+                                        grid.across.size())
+                               .total());
       }
     };
     TrainPlan plan;

@@ -122,6 +122,22 @@ TEST(MemoryPlan, FollowsStageAndType) {
   EXPECT_EQ(plan.payload.total(), step_payload(table, sharding, 1).total());
 }
 
+TEST(MemoryPlan, CopiesOfTheStateHoldAndSendMore) {
+  JobConfig config = job();
+  const auto plan_for = [&](int shard_ranks) {
+    config.train.shard_ranks = shard_ranks;
+    return plan_memory(config, plan_model(), 8, Device::cpu, {std::nullopt, 30}, false);
+  };
+  const MemoryPlan copies = plan_for(2);
+  EXPECT_NEAR(copies.weights / plan_for(0).weights, 4, 1e-2) << "but for padding";
+  EXPECT_EQ(
+      copies.payload.within(),
+      plan_memory(job(), plan_model(), 2, Device::cpu, {std::nullopt, 30}, false).payload.total());
+  EXPECT_EQ(copies.payload.across, 1.5 * copies.weights);
+  EXPECT_THAT([&] { static_cast<void>(plan_for(3)); },
+              ::testing::ThrowsMessage<ConfigError>(HasSubstr("train.shard_ranks = 3")));
+}
+
 TEST(MemoryPlan, AFrozenTeacherIsWeightsAndAForward) {
   JobConfig config = job();
   const auto plan_for = [&](Device device) {

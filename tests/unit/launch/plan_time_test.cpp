@@ -60,17 +60,19 @@ TEST(PlanTime, ALastBatchThatIsNotFullReadsAllWeightsToo) {
 
 TEST(PlanTime, AStepTakesTheLongerOfComputingAndSending) {
   RoundWork sent = work();
-  sent.step_payload = 3e9;
+  sent.step_payload.all_gather = 3e9;
   const double computing = estimate_round(plan_model(), work(), {1e9, 1e9, 1e9, 1e6}).train;
   EXPECT_EQ(estimate_round(plan_model(), sent, {1e9, 1e9, 1e9, 0}).train, computing);
   EXPECT_EQ(estimate_round(plan_model(), sent, {1e9, 1e9, 1e9, 1e12}).train, computing);
   EXPECT_EQ(estimate_round(plan_model(), sent, {1e9, 1e9, 1e9, 1e6}).train, 50 * 3e3);
+  sent.step_payload.across = 1e9;
+  EXPECT_EQ(estimate_round(plan_model(), sent, {1e9, 1e9, 1e9, 1e6, 1e5}).train, 50 * 13e3);
 }
 
 TEST(PlanTime, ADeviceIsAsFastAsWhatDecodingMultiplies) {
   const KnownDevice device{"Any", 8e12, 1e12, 1e12, 80e9, 450e9};
   const auto flops = [&](WeightStorage storage) {
-    return sheet_speed(device, storage, DType::bfloat16, 8).decoding_flops;
+    return sheet_speed(device, storage, DType::bfloat16, 8, 8).decoding_flops;
   };
   for (const WeightStorage storage :
        {WeightStorage::automatic, WeightStorage::float32, WeightStorage::bfloat16}) {
@@ -80,7 +82,7 @@ TEST(PlanTime, ADeviceIsAsFastAsWhatDecodingMultiplies) {
   const auto link = [&](double bytes, int ranks) {
     KnownDevice other = device;
     other.link_bytes_per_second = bytes;
-    return sheet_speed(other, WeightStorage::automatic, DType::float32, ranks)
+    return sheet_speed(other, WeightStorage::automatic, DType::float32, ranks, ranks)
         .link_bytes_per_second;
   };
   EXPECT_EQ(link(450e9, 8), 450e9);
