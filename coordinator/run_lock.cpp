@@ -28,9 +28,18 @@ namespace jforge {
 
 namespace {
 
+constexpr const char* kNoJob = "none";
+
+std::string variable_or(const char* name, const char* otherwise) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? otherwise : value;
+}
+
+/// Several clusters may share a file system.
 std::string job_id() {
-  const char* slurm = std::getenv("SLURM_JOB_ID");
-  return slurm == nullptr ? "none" : slurm;
+  const std::string id = variable_or("SLURM_JOB_ID", kNoJob);
+  const std::string cluster = variable_or("SLURM_CLUSTER_NAME", "");
+  return cluster.empty() || id == kNoJob ? id : id + " of " + cluster;
 }
 
 std::string read_or_empty(const std::filesystem::path& path) {
@@ -59,6 +68,7 @@ struct Holder {
   long long process = 0;
   std::string space;
   std::string job = "unknown";
+  std::string restart;  ///< Of the Slurm job.
   std::string identity;
 };
 
@@ -74,6 +84,7 @@ Holder parse_holder(const std::string& text) {
     read("host", holder.host);
     read("process_space", holder.space);
     read("job", holder.job);
+    read("restart", holder.restart);
     read("identity", holder.identity);
     if (const auto found = json.find("pid"); found != json.end() && found->is_number_integer()) {
       holder.process = found->get<long long>();
@@ -91,6 +102,13 @@ bool dead_on_this_host(const Holder& holder) {
          holder.process > 0 && ::kill(static_cast<pid_t>(holder.process), 0) != 0 && errno == ESRCH;
 }
 
+/// Whether `holder` is of an earlier start of Slurm job `job`, whose processes Slurm has ended.
+bool of_earlier_start(const Holder& holder, const std::string& job, const std::string& restart) {
+  return holder.job == job && job != kNoJob && !holder.restart.empty() &&
+         std::strtoll(holder.restart.c_str(), nullptr, 10) <
+             std::strtoll(restart.c_str(), nullptr, 10);
+}
+
 }  // namespace
 
 RunLock::RunLock(const std::filesystem::path& directory, Timing timing, OnLost on_lost)
@@ -98,7 +116,8 @@ RunLock::RunLock(const std::filesystem::path& directory, Timing timing, OnLost o
       timing_(timing),
       on_lost_(std::move(on_lost)),
       identity_(hash_hex((std::uint64_t{std::random_device{}()} << 32) | std::random_device{}())),
-      job_(job_id()) {
+      job_(job_id()),
+      restart_(variable_or("SLURM_RESTART_COUNT", "0")) {
   if (!on_lost_) {
     on_lost_ = [](const std::string& reason) {
       log_critical("{}; this job ends", reason);
@@ -124,7 +143,7 @@ RunLock::RunLock(const std::filesystem::path& directory, Timing timing, OnLost o
     const Holder holder = parse_holder(text);
     const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - since;
     const bool stale = !first && text == seen && waited.count() >= timing_.stale_seconds;
-    if (stale || dead_on_this_host(holder)) {
+    if (stale || dead_on_this_host(holder) || of_earlier_start(holder, job_, restart_)) {
       log_warn("taking over {}: its holder ({}) is gone", path_.string(), describe(holder));
       // Moved aside and checked again, because another waiter may have taken over in between.
       const std::filesystem::path aside = path_.string() + ".stale-" + identity_;
@@ -181,6 +200,7 @@ void RunLock::write(bool create) {
                                {"pid", static_cast<long long>(::getpid())},
                                {"process_space", process_space()},
                                {"job", job_},
+                               {"restart", restart_},
                                {"identity", identity_},
                                {"counter", counter_}};
   try {

@@ -23,7 +23,8 @@ class RunLock {
   /// Called once by the refreshing thread when the lock is lost; gets the new holder.
   using OnLost = std::function<void(const std::string& reason)>;
   /// Takes `directory`/lock or throws EnvironmentError naming the holder. Takes over at once from a
-  /// dead process of this machine and process-id namespace, from others when stale. By default
+  /// dead process of this machine and process-id namespace and from an earlier start of the same
+  /// Slurm job, from others when stale. By default
   /// `on_lost` logs and ends the job with exit code 4, because two jobs would corrupt the run
   /// directory.
   RunLock(const std::filesystem::path& directory, Timing timing, OnLost on_lost = {});
@@ -44,7 +45,9 @@ class RunLock {
   OnLost on_lost_;
   int absences_ = 0;  ///< Consecutive refreshes without a lock file.
   std::string identity_;
-  std::string job_;  ///< Cached: getenv is unsafe while another thread sets a variable.
+  // Cached: getenv is unsafe while another thread sets a variable.
+  std::string job_;
+  std::string restart_;
   std::uint64_t counter_ = 0;
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -79,6 +79,30 @@ TEST_F(RunLockTest, ADeadHolderOfThisHostIsTakenOverAtOnce) {
   RunLock lock(directory_, RunLock::Timing{0.05, 1000});
 }
 
+TEST_F(RunLockTest, AnEarlierStartOfTheSameSlurmJobIsTakenOverAtOnce) {
+  const auto second_start = [&](const char* job, const char* restart) {
+    ::setenv("SLURM_JOB_ID", "71", 1);
+    ::setenv("SLURM_RESTART_COUNT", "9", 1);
+    std::atomic<bool> lost = false;
+    RunLock first(directory_, RunLock::Timing{0.05, 60}, [&](const std::string&) { lost = true; });
+    ::setenv("SLURM_JOB_ID", job, 1);
+    ::setenv("SLURM_RESTART_COUNT", restart, 1);
+    const std::string refusal = test::message_of<EnvironmentError>([&] {
+      const RunLock second(directory_, RunLock::Timing{0.05, 60});
+      for (int i = 0; i < 100 && !lost; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      }
+      EXPECT_TRUE(lost) << "the suspended start goes on";
+    });
+    ::unsetenv("SLURM_JOB_ID");
+    ::unsetenv("SLURM_RESTART_COUNT");
+    return refusal;
+  };
+  EXPECT_EQ(second_start("71", "10"), "nothing thrown");
+  EXPECT_THAT(second_start("71", "9"), ::testing::HasSubstr("job 71"));
+  EXPECT_THAT(second_start("72", "10"), ::testing::HasSubstr("job 71"));
+}
+
 TEST_F(RunLockTest, AnUnchangingLockOfAnotherHostIsStaleAfterTheWait) {
   std::ofstream(directory_ / "lock")
       << R"({"host":"elsewhere","pid":1,"job":"7","identity":"x","counter":3})";
