@@ -137,7 +137,8 @@ TEST_F(MemoryOnADevice, OfTrainingIsWhatIsPlanned) {
     const double peak = peak_of([&] {
       MemoryAccount account("training");
       DistillationTrainer trainer({model_, table_, *kernels_, comm_, account},
-                                  shard_of(flat(), table_, comm_.rank()), config.train_config(1));
+                                  test::shard_of(flat(), table_, comm_.rank()),
+                                  config.train_config(1));
       FullSamples samples;
       TrainPlan one_step;
       one_step.total_steps = 1;
