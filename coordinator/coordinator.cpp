@@ -173,7 +173,9 @@ void Coordinator::handle(Rank source, const RankMessage& message) {
       }
       job_progress = membership_.progress();
     }
-    reply(source, HeartbeatReply{host_name(), static_cast<std::int64_t>(::getpid()), job_progress});
+    // A rank in the middle of long answers hears of a stop here.
+    reply(source, HeartbeatReply{host_name(), static_cast<std::int64_t>(::getpid()), job_progress,
+                                 stop_requested()});
   } else if (const auto* request = std::get_if<LeaseRequest>(&message)) {
     const LeaseReply answer = answer_lease_request(source, *request);
     if (answer.answer == LeaseAnswer::wait && request->idle) {
@@ -182,12 +184,14 @@ void Coordinator::handle(Rank source, const RankMessage& message) {
       reply(source, answer);
     }
   } else if (const auto* commit = std::get_if<CommitRequest>(&message)) {
-    bool granted = false;
+    CommitReply granted;
     {
       const std::lock_guard lock(mutex_);
-      granted = round_ && round_->queue.request_commit(commit->id, commit->attempt);
+      if (round_) {
+        granted.lease = round_->queue.request_commit(commit->lease);
+      }
     }
-    reply(source, CommitReply{commit->id, commit->attempt, granted});
+    reply(source, granted);
   } else if (const auto* done = std::get_if<CommitDone>(&message)) {
     const std::lock_guard lock(mutex_);
     if (round_) {

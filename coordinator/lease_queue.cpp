@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <string>
+#include <unordered_set>
 
 #include "runtime/error.h"
 
@@ -114,12 +116,35 @@ void LeaseQueue::take_from_holder(std::size_t index) {
   std::erase(workers_[leases_[index].holder].leases, index);
 }
 
-bool LeaseQueue::request_commit(LeaseId id, std::int32_t attempt) {
-  Entry& lease = entry(id);
+Lease LeaseQueue::request_commit(const Lease& finished) {
+  Entry& lease = entry(finished.id);
+  Lease granted{finished.id, finished.attempt, {}};
   if (lease.state == State::granted || lease.state == State::committed) {
-    return lease.granted_attempt == attempt;
+    return granted;
   }
-  const auto index = static_cast<std::size_t>(id - first_id_);
+  const std::unordered_set<PromptId> done(finished.prompts.begin(), finished.prompts.end());
+  const auto open = std::span(prompts_).subspan(lease.begin, lease.end - lease.begin);
+  std::stable_partition(open.begin(), open.end(), [&](const PendingPrompt& prompt) {
+    const bool is_done = done.contains(prompt.id);
+    if (is_done) {
+      granted.prompts.push_back(prompt.id);
+    }
+    return is_done;
+  });
+  if (granted.prompts.empty()) {
+    return granted;
+  }
+  if (granted.prompts.size() < open.size()) {
+    granted.id = first_id_ + static_cast<LeaseId>(leases_.size());
+    Entry part = lease;
+    lease.begin += granted.prompts.size();
+    part.end = lease.begin;
+    part.state = State::granted;
+    part.granted_attempt = finished.attempt;
+    leases_.push_back(part);
+    return granted;
+  }
+  const auto index = static_cast<std::size_t>(finished.id - first_id_);
   // An expired attempt may still commit if it finishes before its successor.
   if (lease.state == State::free) {
     std::erase(free_, index);
@@ -127,8 +152,8 @@ bool LeaseQueue::request_commit(LeaseId id, std::int32_t attempt) {
     take_from_holder(index);
   }
   lease.state = State::granted;
-  lease.granted_attempt = attempt;
-  return true;
+  lease.granted_attempt = finished.attempt;
+  return granted;
 }
 
 void LeaseQueue::committed(LeaseId id, std::int32_t attempt, double now_seconds) {
@@ -136,7 +161,6 @@ void LeaseQueue::committed(LeaseId id, std::int32_t attempt, double now_seconds)
   expect(lease.state == State::granted && lease.granted_attempt == attempt,
          "commit of a lease that was not granted");
   lease.state = State::committed;
-  ++committed_leases_;
   const auto prompts = static_cast<std::int64_t>(lease.end - lease.begin);
   prompts_committed_ += prompts;
   if (lease.next_attempt > 1) {

@@ -48,8 +48,11 @@ class LeaseQueue {
   /// Returns a lease until `now + lease_seconds`, if prompts are free or another's lease is
   /// overdue.
   [[nodiscard]] std::optional<Lease> grant(Rank rank, double now_seconds, double lease_seconds);
-  /// Grants one attempt per lease; a repeated request gets the same answer.
-  [[nodiscard]] bool request_commit(LeaseId id, std::int32_t attempt);
+  /// Grants an attempt those of its finished prompts that no attempt was granted before, so that
+  /// each is committed once. If that leaves prompts of the lease, those granted become a lease of
+  /// their own; requires that nothing is granted to ranks afterwards, because other attempts know
+  /// the lease as a whole.
+  [[nodiscard]] Lease request_commit(const Lease& finished);
   /// Records that the granted attempt is durable.
   void committed(LeaseId id, std::int32_t attempt, double now_seconds);
   /// Frees expired leases, except those granted a commit; returns their number.
@@ -57,9 +60,7 @@ class LeaseQueue {
   /// Extends the leases of a rank that showed progress.
   void extend(Rank rank, double now_seconds, double lease_seconds);
 
-  [[nodiscard]] bool drained() const noexcept {
-    return next_ == prompts_.size() && committed_leases_ == leases_.size();
-  }
+  [[nodiscard]] bool drained() const noexcept { return prompts_committed_ == prompts_total(); }
   [[nodiscard]] std::int64_t prompts_total() const noexcept {
     return static_cast<std::int64_t>(prompts_.size());
   }
@@ -88,7 +89,6 @@ class LeaseQueue {
   };
 
   [[nodiscard]] Entry& entry(LeaseId id);
-  [[nodiscard]] std::size_t index_of(const Entry& lease) const;
   [[nodiscard]] std::size_t next_size(const Worker& worker) const;
   [[nodiscard]] std::optional<std::size_t> late_lease(Rank rank, double now_seconds);
   [[nodiscard]] Lease give(std::size_t index, Rank rank, double now_seconds, double lease_seconds);
@@ -106,7 +106,6 @@ class LeaseQueue {
   double lease_takes_seconds_ = 0;  ///< Recent mean from grant to commit; 0: unknown.
   double earliest_deadline_ = 0;    ///< No lease expires earlier.
   std::size_t oldest_open_ = 0;     ///< All earlier leases are committed.
-  std::size_t committed_leases_ = 0;
   std::int64_t prompts_committed_ = 0;
   std::int64_t repeats_ = 0;
 };

@@ -149,6 +149,9 @@ void RunSettings::validate() const {
   if (!(hang_limit_seconds >= 10)) {  // NaN neither
     throw ConfigError("run.hang_limit_seconds must be at least 10");
   }
+  if (!(stop_seconds >= 0 && stop_seconds <= 86'400)) {
+    throw ConfigError("run.stop_seconds must be between 0 and 86400");
+  }
 }
 
 void JobConfig::validate(int ranks) const {

@@ -40,7 +40,8 @@ struct RunSettings {
   std::uint64_t seed = 42;
   double heartbeat_limit_seconds = 60;  ///< A rank silent for longer ends the job.
   double hang_limit_seconds =
-      600;  ///< A named phase without progress for longer ends the rank (exit 70).
+      600;                   ///< A named phase without progress for longer ends the rank (exit 70).
+  double stop_seconds = 20;  ///< Running answers may go on for so long after a stop.
 
   /// Throws ConfigError naming the key.
   void validate() const;

@@ -134,10 +134,4 @@ void commit_shard(const std::filesystem::path& directory, LeaseId lease, std::in
   commit_rename(temporary_shard_path(directory, lease, attempt, rank), final_path);
 }
 
-void discard_shard(const std::filesystem::path& directory, LeaseId lease, std::int64_t attempt,
-                   Rank rank) {
-  std::error_code ignored;
-  std::filesystem::remove(temporary_shard_path(directory, lease, attempt, rank), ignored);
-}
-
 }  // namespace jforge

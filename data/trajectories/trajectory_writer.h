@@ -58,8 +58,5 @@ class TrajectoryWriter {
 /// InternalError if the lease is already committed.
 void commit_shard(const std::filesystem::path& directory, LeaseId lease, std::int64_t attempt,
                   Rank rank);
-/// Deletes a shard that was not granted, if it exists.
-void discard_shard(const std::filesystem::path& directory, LeaseId lease, std::int64_t attempt,
-                   Rank rank);
 
 }  // namespace jforge

@@ -101,6 +101,9 @@ void add_run(FieldList& fields, RunSettings& run) {
              "So does a phase without any progress for longer; at least 10. Prompts that a rank "
              "does not get on with for so long are given to another. MPI's own start and end have "
              "a limit too: 600 s, or `JFORGE_MPI_LIMIT_SECONDS` in the environment");
+  fields.add("stop_seconds", run.stop_seconds, kOperational,
+             "On a stop, answers that are being generated have this long to finish; the others are "
+             "dropped. Everything finished is committed");
 }
 
 void add_decode_weights(FieldList& fields, ModelSettings& model) {

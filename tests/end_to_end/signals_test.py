@@ -2,6 +2,8 @@
 """SIGUSR2 to mpirun ends with exit 75 after a commit; after SIGTERM the last commit is intact."""
 
 import random
+import re
+import shutil
 import signal
 import time
 import unittest
@@ -57,6 +59,48 @@ class SignalToMpirun(SignalTest):
                 self.expect_no_processes()
                 self.jforge("verify", run)
                 self.expect_same_end(config, run)
+
+
+class SignalInGeneration(SignalTest):
+    def expect_finished_are_kept(self, run):
+        """Compares the shards with what the ranks say; returns the number of prompts."""
+        logs = "".join(path.read_text(encoding="utf-8") for path in (run / "logs").glob("rank_*.log"))
+        finished = sum(map(int, re.findall(r"rank \d+: (\d+) prompts, ", logs)))
+        self.jforge("verify", run)
+        self.assertIn(f" records {finished} in ", self.jforge("inspect", run / "round-1" / "trajectories").out)
+        return finished
+
+    def test_a_stop_keeps_every_finished_prompt(self):
+        for ranks, place in ((1, "0:2"), (2, "1:1"), (4, "2:1")):
+            for seconds in (0, 20):
+                with self.subTest(ranks=ranks, seconds=seconds):
+                    config, run = self.config(f"kept-{ranks}-{seconds}")
+                    words = ("--set", f"run.stop_seconds={seconds}", "--set", "generate.prompts_per_lease=8")
+                    self.jforge_with_fault(config, run, f"interrupt@generate:{place}", *words, ranks=ranks, expect=75)
+                    self.assertIn(self.expect_finished_are_kept(run), range(1, 24))
+                    self.jforge("run", config, "--set", "run.stop_seconds=3", ranks=ranks)
+                    self.assertEqual(self.digest(self.uninterrupted(2), 1), self.digest(run, 1))
+
+    def test_a_stop_ends_in_time_though_answers_do_not(self):
+        config, run = self.config("endless")
+        model = shutil.copytree(self.model, self.root / "endless-model")
+        path = model / "config.json"
+        text = path.read_text(encoding="utf-8").replace('"max_position_embeddings": 256',
+                                                        '"max_position_embeddings": 90000')
+        path.write_text(text, encoding="utf-8")
+        words = [config, "--set", f'model.source="{model}"', "--set", "run.stop_seconds=2", "--set",
+                 "generate.max_new_tokens=60000", "--set", "train.tokens_per_rank=200000"]
+        self.jforge("import", *words)
+        process = self.start(self.command("generate", *words, "--round", "1", ranks=2))
+        self.wait_for_text(process, "[generate round 1] begins")
+        time.sleep(2)
+        process.send_signal(signal.SIGUSR2)
+        begin = time.monotonic()
+        result = self.finish(process)
+        self.assertEqual(75, result.code, str(result))
+        self.assertGreater(time.monotonic() - begin, 1.9, "the running answers had their time")
+        self.assertLess(time.monotonic() - begin, 12, str(result))
+        self.assertIn("3 answers did not end within run.stop_seconds = 2", result.err)
 
 
 class SignalAnywhere(SignalTest):

@@ -168,7 +168,7 @@ class Simulation {
   }
 
   void commit(LeaseQueue& queue, OpenLease& open) {
-    if (!timed([&] { return queue.request_commit(open.lease.id, open.lease.attempt); })) {
+    if (timed([&] { return queue.request_commit(open.lease); }).prompts.empty()) {
       return;
     }
     timed([&] {

@@ -26,15 +26,21 @@ bool LeasedGeneration::run() {
     if (generator_.running() == 0) {
       break;
     }
-    generator_.step();
-    while (auto trajectory = generator_.take_finished()) {
-      collect(std::move(*trajectory));
-    }
-    forwards_ += 1;
-    hooks_.on_forward();
+    step();
   } while (!over());
-  leave();
+  if (!drained_) {
+    stop();
+  }
   return drained_;
+}
+
+void LeasedGeneration::step() {
+  generator_.step();
+  while (auto trajectory = generator_.take_finished()) {
+    collect(std::move(*trajectory));
+  }
+  forwards_ += 1;
+  hooks_.on_forward();
 }
 
 void LeasedGeneration::admit_leased() {
@@ -122,7 +128,8 @@ void LeasedGeneration::open(Lease lease) {
     waiting_.push_back(id);
   }
   const LeaseId id = lease.id;
-  open_.emplace(id, OpenLease{std::move(lease), {}});
+  const std::size_t prompts = lease.prompts.size();
+  open_.emplace(id, OpenLease{std::move(lease), {}, prompts});
 }
 
 void LeasedGeneration::collect(Trajectory trajectory) {
@@ -130,16 +137,23 @@ void LeasedGeneration::collect(Trajectory trajectory) {
   OpenLease& open = place->second;
   open.done.push_back(std::move(trajectory));
   hooks_.on_prompt();
-  if (open.done.size() < open.lease.prompts.size()) {
+  if (--open.to_finish == 0) {
+    commit_finished(open);
+    open_.erase(place);
+  }
+}
+
+void LeasedGeneration::commit_finished(OpenLease& open) {
+  if (open.done.empty()) {
     return;
   }
   std::ranges::sort(open.done, {}, &Trajectory::prompt_id);
-  for (const PromptId id : open.lease.prompts) {
-    lease_of_.erase(id);
+  Lease finished{open.lease.id, open.lease.attempt, {}};
+  for (const Trajectory& trajectory : open.done) {
+    finished.prompts.push_back(trajectory.prompt_id);
+    lease_of_.erase(trajectory.prompt_id);
   }
-  OpenLease done = std::move(open);
-  open_.erase(place);
-  hooks_.commit(std::move(done.lease), std::move(done.done));
+  hooks_.commit(std::move(finished), std::exchange(open.done, {}));
 }
 
 bool LeasedGeneration::over() {
@@ -147,8 +161,7 @@ bool LeasedGeneration::over() {
   return stopped_ || drained_;
 }
 
-/// Takes an open reply and reports a stop.
-void LeasedGeneration::leave() {
+void LeasedGeneration::stop() {
   if (asked_) {
     take();
   }
@@ -156,6 +169,22 @@ void LeasedGeneration::leave() {
     ask(true, false);
     take();
   }
+  for (const PromptId id : waiting_) {
+    open_.at(lease_of_.at(id)).to_finish -= 1;
+  }
+  waiting_.clear();
+  const auto commit_all = [this] {
+    for (auto& [id, open] : open_) {
+      commit_finished(open);
+    }
+  };
+  commit_all();
+  const auto end =
+      std::chrono::steady_clock::now() + std::chrono::duration<double>(hooks_.stop_seconds);
+  while (!drained_ && generator_.running() > 0 && std::chrono::steady_clock::now() < end) {
+    step();
+  }
+  commit_all();
 }
 
 }  // namespace jforge

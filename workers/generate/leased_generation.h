@@ -26,44 +26,57 @@ struct LeaseHooks {
   std::function<LeaseReply()> take;
   /// Returns the templated prompt, at least one token.
   std::function<std::vector<TokenId>(PromptId)> prompt;
-  /// Writes and commits a lease's trajectories, sorted by prompt id; may do so asynchronously.
+  /// Writes and commits trajectories, sorted by prompt id like the lease's prompts: all of a lease,
+  /// or those finished at a stop. May do so asynchronously.
   std::function<void(Lease, std::vector<Trajectory>)> commit;
   /// Called before an idle rank waits for a lease. Must finish earlier commits, because other ranks
   /// may wait for them.
   std::function<void()> before_idle;
   std::function<void()> on_prompt;
   std::function<void()> on_forward;
-  /// Polled per batched forward and while an empty batch waits; true ends the run.
+  /// Polled per batched forward and while an empty batch waits; true stops the run.
   std::function<bool()> stop_requested;
+  /// Running answers may go on for so long after a stop.
+  double stop_seconds = 0;
 };
 
 /// Requests the next lease when the last prompt of the current one starts. Takes the reply when a
 /// place is free, but at least one forward later, so that decoding does not wait and ranks that
 /// start together share leases evenly. Several leases may be open; each is committed when its last
 /// prompt is finished. Trajectories do not depend on the leases.
+///
+/// On a stop of this rank or of the coordinator no prompt is started. This rank first lets the
+/// coordinator know, which answers `stop` to all from then on, so that a lease that is committed in
+/// part is never leased again. Then it commits the finished prompts of its open leases, decodes the
+/// running ones for up to `stop_seconds`, and commits those. The coordinator, which answers commit
+/// requests until all ranks have left the phase, grants each prompt to one attempt only, so that
+/// two attempts of a lease (one expired, or a backup) may both commit parts of it.
 class LeasedGeneration {
  public:
   /// `generator` must outlive this object; all hooks must be set.
   LeasedGeneration(TrajectoryGenerator& generator, LeaseHooks hooks);
 
   /// Returns true when all ranks together have committed every prompt of the round; false after a
-  /// stop requested here or by the coordinator, which drops open leases. Leaves no request open.
+  /// stop. Leaves no request open.
   [[nodiscard]] bool run();
 
  private:
   struct OpenLease {
     Lease lease;
-    std::vector<Trajectory> done;
+    std::vector<Trajectory> done;  ///< Not yet committed.
+    std::size_t to_finish = 0;     ///< Prompts waiting or running.
   };
 
   void admit_leased();
+  void step();
   [[nodiscard]] std::optional<GeneratePrompt> next();
   void ask(bool stop_requested, bool idle);
   void take();
   void open(Lease lease);
   void collect(Trajectory trajectory);
+  void commit_finished(OpenLease& open);
   [[nodiscard]] bool over();
-  void leave();
+  void stop();
 
   TrajectoryGenerator& generator_;
   LeaseHooks hooks_;

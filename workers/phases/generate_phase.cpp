@@ -46,25 +46,30 @@ GenerateOptions generate_options(const JobConfig& config, std::int32_t round,
   return options;
 }
 
-/// Writes the shard of a finished lease and commits it, or drops it if another attempt was faster.
+/// Commits as a shard those of the trajectories that no other attempt commits.
 /// Runs on a thread of its own.
 void commit_lease(ControlChannel& control, const std::filesystem::path& directory,
-                  const ShardIdentity& identity, const Lease& lease,
+                  ShardIdentity identity, const Lease& finished,
                   const std::vector<Trajectory>& trajectories, ShardIndexLog& index) {
+  const Lease lease = control.request_commit(finished);
+  if (lease.prompts.empty()) {
+    return;
+  }
+  identity.lease = lease.id;
+  identity.attempt = lease.attempt;
+  identity.prompt_ids = lease.prompts;
   TrajectoryWriter writer(directory, identity);
   for (const Trajectory& trajectory : trajectories) {
-    writer.append(trajectory);
+    if (std::ranges::find(lease.prompts, trajectory.prompt_id) != lease.prompts.end()) {
+      writer.append(trajectory);
+    }
   }
   writer.finish();
   fault_point("generate.commit");
-  if (control.request_commit(lease)) {
-    commit_shard(directory, lease.id, lease.attempt, identity.rank);
-    const ShardInfo info = writer.info();
-    index.append(info);
-    control.commit_done(lease, info.totals.block_tokens, info.totals.forwards);
-  } else {
-    discard_shard(directory, lease.id, lease.attempt, identity.rank);
-  }
+  commit_shard(directory, lease.id, lease.attempt, identity.rank);
+  const ShardInfo info = writer.info();
+  index.append(info);
+  control.commit_done(lease, info.totals.block_tokens, info.totals.forwards);
 }
 
 /// Tokens of a block per forward. Nothing for method "parallel", whose forwards serve many blocks
@@ -271,14 +276,12 @@ bool GeneratePhase::generate_with(TrajectoryGenerator& generator, std::int32_t r
   const std::filesystem::path directory = layout_.trajectories(round);
   ShardIndexLog index(directory, services_.comm.rank());
   LeaseWriter writer([&](const Lease& lease, const std::vector<Trajectory>& trajectories) {
-    const ShardIdentity identity{lease.id,
-                                 lease.attempt,
-                                 services_.comm.rank(),
-                                 round,
-                                 config_.rounds[static_cast<std::size_t>(round - 1)].block_size,
-                                 lease.prompts,
-                                 trajectory_identity(identity_, round, weights_.round_origin())};
-    commit_lease(services_.control, directory, identity, lease, trajectories, index);
+    ShardIdentity identity;
+    identity.rank = services_.comm.rank();
+    identity.round = round;
+    identity.block_size = config_.rounds[static_cast<std::size_t>(round - 1)].block_size;
+    identity.identity = trajectory_identity(identity_, round, weights_.round_origin());
+    commit_lease(services_.control, directory, std::move(identity), lease, trajectories, index);
   });
   LeaseHooks hooks;
   hooks.request = [&](bool stop, bool idle) {
@@ -309,10 +312,15 @@ bool GeneratePhase::generate_with(TrajectoryGenerator& generator, std::int32_t r
     writer.rethrow_failure();
     return stop_requested();
   };
+  hooks.stop_seconds = config_.run.stop_seconds;
   const bool drained = LeasedGeneration(generator, std::move(hooks)).run();
   writer.finish();
   if (!drained) {
     request_stop();
+    if (generator.running() > 0) {
+      log_info("rank {}: {} answers did not end within run.stop_seconds = {} and are dropped",
+               services_.comm.rank(), generator.running(), config_.run.stop_seconds);
+    }
   }
   return drained;
 }

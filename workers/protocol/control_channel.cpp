@@ -10,6 +10,7 @@
 
 #include "runtime/error.h"
 #include "runtime/log.h"
+#include "runtime/stop_signal.h"
 
 namespace jforge {
 
@@ -162,11 +163,14 @@ void ControlChannel::receive() {
     if (auto* lease = std::get_if<LeaseReply>(&*reply)) {
       leases_.push_back(std::move(*lease));
     } else if (auto* commit = std::get_if<CommitReply>(&*reply)) {
-      commits_.push_back(*commit);
+      commits_.push_back(std::move(*commit));
     } else {
       const auto& heartbeat = std::get<HeartbeatReply>(*reply);
       coordinator_ = fmt::format("host {}, pid {}", heartbeat.host, heartbeat.process_id);
       --unanswered_;
+      if (heartbeat.stop) {
+        request_stop();
+      }
       if (std::exchange(job_progress_, heartbeat.job_progress) != heartbeat.job_progress) {
         clock_.others_progressed();
       }
@@ -227,11 +231,9 @@ void ControlChannel::request_lease(LeaseRequest request) { post(request); }
 
 LeaseReply ControlChannel::take_lease() { return wait_for(leases_); }
 
-bool ControlChannel::request_commit(const Lease& lease) {
-  post(CommitRequest{lease.id, lease.attempt});
-  const CommitReply reply = wait_for(commits_);
-  expect(reply.id == lease.id && reply.attempt == lease.attempt, "commit reply for another lease");
-  return reply.granted;
+Lease ControlChannel::request_commit(Lease finished) {
+  post(CommitRequest{std::move(finished)});
+  return wait_for(commits_).lease;
 }
 
 void ControlChannel::commit_done(const Lease& lease, std::int64_t tokens, std::int64_t forwards) {

@@ -68,8 +68,8 @@ class ControlChannel {
   void request_lease(LeaseRequest request);
   /// Rethrows a failure of the control thread.
   [[nodiscard]] LeaseReply take_lease();
-  /// Waits for the coordinator's answer whether a finished shard may be committed.
-  [[nodiscard]] bool request_commit(const Lease& lease);
+  /// Asks for leave to commit finished prompts; waits for the lease to commit (CommitReply).
+  [[nodiscard]] Lease request_commit(Lease finished);
   /// Reports that the shard has its final name.
   void commit_done(const Lease& lease, std::int64_t tokens, std::int64_t forwards);
   /// Sends queued messages, receives open replies, ends the thread and rethrows its failure. The

@@ -104,27 +104,20 @@ void visit_fields(Message& message, Visit&& visit) {
     visit(message.round);
     visit(message.stop_requested);
     visit(message.idle);
-  } else if constexpr (std::is_same_v<T, CommitRequest>) {
-    visit(message.id);
-    visit(message.attempt);
   } else if constexpr (std::is_same_v<T, CommitDone>) {
     visit(message.id);
     visit(message.attempt);
     visit(message.tokens);
     visit(message.forwards);
-  } else if constexpr (std::is_same_v<T, LeaseReply>) {
-    visit(message.lease.id);
-    visit(message.lease.attempt);
-    visit(message.lease.prompts);
-  } else if constexpr (std::is_same_v<T, CommitReply>) {
-    visit(message.id);
-    visit(message.attempt);
-    visit(message.granted);
-  } else {
-    static_assert(std::is_same_v<T, HeartbeatReply>);
+  } else if constexpr (std::is_same_v<T, HeartbeatReply>) {
     visit(message.host);
     visit(message.process_id);
     visit(message.job_progress);
+    visit(message.stop);
+  } else {  // LeaseReply, CommitRequest, CommitReply
+    visit(message.lease.id);
+    visit(message.lease.attempt);
+    visit(message.lease.prompts);
   }
 }
 

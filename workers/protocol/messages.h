@@ -47,10 +47,10 @@ struct LeaseRequest {
 
   bool operator==(const LeaseRequest&) const = default;
 };
-/// The shard is complete and durable under its temporary name; may it be renamed?
+/// These prompts of a lease are finished; may this attempt commit them? Part of a lease only after
+/// `stop`, when nothing is leased any more.
 struct CommitRequest {
-  LeaseId id = 0;
-  std::int32_t attempt = 0;
+  Lease lease;
 
   bool operator==(const CommitRequest&) const = default;
 };
@@ -69,7 +69,7 @@ enum class LeaseAnswer : std::uint8_t {
   granted = 0,
   wait = 1,     ///< Nothing is free, but another rank's lease may expire.
   drained = 2,  ///< Every prompt is committed.
-  stop = 3,     ///< Leave the phase.
+  stop = 3,     ///< Start no prompt, commit what is finished, leave the phase.
 };
 struct LeaseReply {
   LeaseAnswer answer = LeaseAnswer::wait;
@@ -77,10 +77,10 @@ struct LeaseReply {
 
   bool operator==(const LeaseReply&) const = default;
 };
+/// Prompts to commit as one shard, under a new id if they are part of a lease. Without those that
+/// another attempt commits; empty if it commits all.
 struct CommitReply {
-  LeaseId id = 0;
-  std::int32_t attempt = 0;
-  bool granted = false;  ///< False: another attempt won; delete the temporary file.
+  Lease lease;
 
   bool operator==(const CommitReply&) const = default;
 };
@@ -90,6 +90,7 @@ struct HeartbeatReply {
   std::string host;
   std::int64_t process_id = 0;
   std::uint64_t job_progress = 0;  ///< Sum of all ranks' Heartbeat::progress.
+  bool stop = false;               ///< The job stops; the rank sets its own stop flag.
 
   bool operator==(const HeartbeatReply&) const = default;
 };

@@ -58,7 +58,7 @@ TEST(ControlPlane, EveryPromptIsLeasedAndCommittedOnce) {
   }
   std::vector<std::int32_t> committed(kPrompts, 0);
   while (const auto lease = next_lease(control.channel())) {
-    ASSERT_TRUE(control.channel().request_commit(*lease));
+    ASSERT_EQ(control.channel().request_commit(*lease), *lease);
     for (const PromptId prompt : lease->prompts) {
       committed[static_cast<std::size_t>(prompt)] += 1;
     }
@@ -100,7 +100,7 @@ class IdleRanks : public ::testing::Test {
     }
   }
   void commit() {
-    ASSERT_TRUE(channel().request_commit(*lease_));
+    ASSERT_EQ(channel().request_commit(*lease_), *lease_);
     channel().commit_done(*lease_, 1, 1);
   }
   void expect_at_once(LeaseAnswer answer) {
@@ -112,9 +112,9 @@ class IdleRanks : public ::testing::Test {
     world_.barrier();
     if (Coordinator* coordinator = control_->coordinator()) {
       EXPECT_EQ(coordinator->close_round(), drained);
-      clear_stop_request();
     }
     control_->close(world_);
+    clear_stop_request();
   }
   ControlChannel& channel() { return control_->channel(); }
 
@@ -158,6 +158,25 @@ TEST_F(IdleRanks, HearAtOnceOfAStopThatAnotherAsksFor) {
   }
   expect_at_once(LeaseAnswer::stop);
   end(false);
+}
+
+TEST_F(IdleRanks, HearOfAStopByTheirHeartbeatsAndCommitsAreStillAnswered) {
+  start({});
+  if (worker_) {
+    channel().request_lease({kRound, true, false});
+    EXPECT_EQ(channel().take_lease().answer, LeaseAnswer::stop);
+    commit();
+    channel().request_lease({kRound, true, false});
+    EXPECT_EQ(channel().take_lease().answer, LeaseAnswer::stop) << "after the commit's message";
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  while (!stop_requested() && std::chrono::steady_clock::now() - begin < std::chrono::seconds(20)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_TRUE(stop_requested());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3));
+  world_.barrier();
+  end(true);
 }
 
 TEST(ControlPlane, RanksThatWaitLearnThatTheJobGoesOn) {

@@ -46,13 +46,12 @@ TEST(LeaseQueue, AnExpiredLeaseIsGivenAgainAndOnlyOneAttemptCommits) {
   const auto second = queue.grant(1, 10, 10);
   ASSERT_TRUE(first && second);
   EXPECT_EQ(second->attempt, 1);
-  EXPECT_TRUE(queue.request_commit(0, 1));
-  EXPECT_TRUE(queue.request_commit(0, 1)) << "asking twice gives the same answer";
-  EXPECT_FALSE(queue.request_commit(0, 0)) << "the slow first attempt loses";
+  EXPECT_EQ(queue.request_commit(*second), *second);
+  EXPECT_TRUE(queue.request_commit(*first).prompts.empty()) << "the slow first attempt loses";
   EXPECT_FALSE(queue.drained());
   queue.committed(0, 1, 12);
   EXPECT_TRUE(queue.drained());
-  EXPECT_FALSE(queue.request_commit(0, 0));
+  EXPECT_TRUE(queue.request_commit(*first).prompts.empty());
   EXPECT_EQ(queue.prompts_committed(), 1);
 }
 
@@ -60,10 +59,35 @@ TEST(LeaseQueue, AnExpiredAttemptMayStillCommitFirst) {
   LeaseQueue queue({{0, 1}}, {}, 0);
   ASSERT_TRUE(queue.grant(0, 0, 10));
   EXPECT_EQ(queue.expire(11), 1U);
-  EXPECT_TRUE(queue.request_commit(0, 0));
+  EXPECT_EQ(queue.request_commit({0, 0, {0}}).prompts.size(), 1U);
   EXPECT_FALSE(queue.grant(1, 12, 10)) << "granted for commit: no longer free";
   queue.committed(0, 0, 12);
   EXPECT_TRUE(queue.drained());
+}
+
+TEST(LeaseQueue, AtAStopEveryFinishedPromptIsGrantedToOneAttempt) {
+  LeaseQueue queue({{1, 9}, {2, 8}, {3, 7}, {4, 6}, {5, 2}, {6, 1}}, {.most = 3}, 7);
+  const auto first = queue.grant(0, 0, 10);
+  ASSERT_TRUE(first);
+  ASSERT_EQ(first->prompts, (std::vector<PromptId>{1, 2, 3}));
+  ASSERT_EQ(queue.grant(1, 0, 100)->prompts, (std::vector<PromptId>{4, 5}));
+  EXPECT_EQ(queue.expire(11), 1U);
+  ASSERT_EQ(queue.grant(2, 11, 100)->id, first->id);
+  EXPECT_TRUE(queue.request_commit({7, 0, {}}).prompts.empty());
+  EXPECT_EQ(queue.request_commit({7, 0, {2}}), (Lease{9, 0, {2}}));
+  EXPECT_EQ(queue.request_commit({7, 1, {2, 3}}), (Lease{10, 1, {3}}));
+  EXPECT_TRUE(queue.request_commit({7, 1, {2, 3}}).prompts.empty());
+  queue.committed(10, 1, 12);
+  queue.committed(9, 0, 13);
+  EXPECT_EQ(queue.prompts_committed(), 2);
+  EXPECT_EQ(queue.request_commit({8, 0, {4, 5}}), (Lease{8, 0, {4, 5}}))
+      << "a whole one keeps its id";
+  queue.committed(8, 0, 14);
+  EXPECT_EQ(queue.request_commit(*first), (Lease{7, 0, {1}})) << "what is left of it";
+  queue.committed(7, 0, 15);
+  EXPECT_TRUE(queue.request_commit({7, 1, {1}}).prompts.empty());
+  EXPECT_EQ(queue.prompts_committed(), 5);
+  EXPECT_FALSE(queue.drained());
 }
 
 TEST(LeaseQueue, ProgressExtendsALease) {
@@ -78,7 +102,7 @@ TEST(LeaseQueue, ProgressExtendsALease) {
 std::size_t work(LeaseQueue& queue, Rank rank, double now, double seconds) {
   const auto lease = queue.grant(rank, now, 1000);
   EXPECT_TRUE(lease.has_value());
-  EXPECT_TRUE(queue.request_commit(lease->id, lease->attempt));
+  EXPECT_EQ(queue.request_commit(*lease), *lease);
   queue.committed(lease->id, lease->attempt, now + seconds);
   return lease->prompts.size();
 }
@@ -137,9 +161,9 @@ TEST(LeaseQueue, ALateLeaseGetsABackupAndTheFirstCommits) {
   EXPECT_FALSE(queue.grant(2, 60, 1000)) << "one backup is enough";
   // The backup's deadline applies.
   EXPECT_EQ(queue.expire(1001), 0U);
-  EXPECT_TRUE(queue.request_commit(late->id, 0)) << "the first attempt was faster after all";
+  EXPECT_EQ(queue.request_commit(*late), *late) << "the first attempt was faster after all";
   queue.committed(late->id, 0, 100);
-  EXPECT_FALSE(queue.request_commit(backup->id, 1));
+  EXPECT_TRUE(queue.request_commit(*backup).prompts.empty());
   EXPECT_TRUE(queue.drained());
   EXPECT_EQ(queue.expire(2000), 0U);
   EXPECT_EQ(queue.prompts_committed(), 4);
@@ -193,10 +217,10 @@ TEST_F(SimulatedPhase, DeathsCostWhatWasInFlight) {
 
 TEST(LeaseQueue, UnknownLeasesAreRefused) {
   LeaseQueue queue({{0, 1}}, {}, 5);
-  EXPECT_THROW((void)queue.request_commit(5, 0), CommError) << "not given out yet";
+  EXPECT_THROW((void)queue.request_commit({5, 0, {0}}), CommError) << "not given out yet";
   ASSERT_TRUE(queue.grant(0, 0, 10));
-  EXPECT_THROW((void)queue.request_commit(4, 0), CommError);
-  EXPECT_THROW((void)queue.request_commit(6, 0), CommError);
+  EXPECT_THROW((void)queue.request_commit({4, 0, {0}}), CommError);
+  EXPECT_THROW((void)queue.request_commit({6, 0, {0}}), CommError);
   EXPECT_THROW(queue.committed(5, 0, 1), InternalError) << "nobody was granted";
 }
 
@@ -229,7 +253,7 @@ TEST(LeaseQueue, ThousandsOfUnreliableWorkers) {
       const auto [rank, lease] = running.begin()->second;
       running.erase(running.begin());
       idle.insert(rank);
-      if (queue.request_commit(lease.id, lease.attempt)) {
+      if (!queue.request_commit(lease).prompts.empty()) {
         queue.committed(lease.id, lease.attempt, now);
         for (const PromptId id : lease.prompts) {
           ++commits[id];

@@ -45,7 +45,8 @@ class FakeCoordinator {
     };
     hooks.commit = [this](const Lease& lease, std::vector<Trajectory> trajectories) {
       log.push_back("commit " + std::to_string(lease.id));
-      EXPECT_TRUE(committed.emplace(lease.id, lease.attempt).second) << "lease " << lease.id;
+      EXPECT_TRUE(committed.emplace(lease.id, lease.attempt).second || stops_told > 0)
+          << "lease " << lease.id;
       EXPECT_TRUE(std::ranges::is_sorted(trajectories, {}, &Trajectory::prompt_id));
       std::multiset<PromptId> asked(lease.prompts.begin(), lease.prompts.end());
       std::multiset<PromptId> made;
@@ -59,6 +60,7 @@ class FakeCoordinator {
     hooks.on_prompt = [this] { finished += 1; };
     hooks.on_forward = [this] { forwards += 1; };
     hooks.stop_requested = [this] { return stop_requested ? stop_requested() : false; };
+    hooks.stop_seconds = stop_seconds;
     return hooks;
   }
 
@@ -87,6 +89,7 @@ class FakeCoordinator {
 
   std::deque<LeaseReply> script;
   std::function<bool()> stop_requested;
+  double stop_seconds = 0;
   std::vector<std::string> log;
   std::map<LeaseId, std::int32_t> committed;
   std::vector<std::int64_t> calls_while_asking;  ///< forwards between each request and its answer
@@ -204,28 +207,50 @@ TEST(LeasedGeneration, AsksWhenTheLastPromptStartsAndDecodesWhileTheAnswerTravel
   }
 }
 
-TEST(LeasedGeneration, AStopHereDropsOpenLeasesAndTellsTheCoordinator) {
-  for (const int steps : {1, 9, 20}) {
-    Bench bench(40);
-    bench.coordinator.grant_all(bench.given, 3);
-    int asked = 0;
-    bench.coordinator.stop_requested = [&] { return ++asked > steps; };
-    EXPECT_FALSE(bench.run());
-    EXPECT_FALSE(bench.coordinator.asked()) << "no request stays open";
-    EXPECT_EQ(bench.coordinator.stops_told, 1);
-    EXPECT_EQ(bench.coordinator.log.back(), "stop");
-    EXPECT_LT(bench.coordinator.committed.size(), 14U);
+void expect_finished_are_committed(const Bench& bench, std::span<const Trajectory> expected) {
+  EXPECT_FALSE(bench.coordinator.asked()) << "no request stays open";
+  const auto made = bench.coordinator.trajectories();
+  EXPECT_EQ(std::ssize(made), bench.coordinator.finished) << "every finished prompt, once";
+  for (const Trajectory& trajectory : made) {
+    expect_equal(trajectory,
+                 *std::ranges::find(expected, trajectory.prompt_id, &Trajectory::prompt_id));
+  }
+}
+
+TEST(LeasedGeneration, AStopHereTellsTheCoordinatorAndCommitsWhatIsFinished) {
+  Bench whole(40);
+  const auto expected = generate(whole.generator, whole.given);
+  for (const double seconds : {0.0, 1e6}) {
+    for (const int steps : {1, 9, 20, 35}) {
+      Bench bench(40);
+      bench.coordinator.grant_all(bench.given, 7);
+      bench.coordinator.stop_seconds = seconds;
+      int asked = 0;
+      bench.coordinator.stop_requested = [&] { return ++asked > steps; };
+      EXPECT_FALSE(bench.run());
+      EXPECT_EQ(bench.coordinator.stops_told, 1);
+      const auto stop = bench.coordinator.log.begin() + bench.coordinator.place_of("stop");
+      EXPECT_TRUE(std::none_of(stop, bench.coordinator.log.end(), [](const std::string& event) {
+        return event == "ask" || event.starts_with("start");
+      }));
+      EXPECT_LT(bench.coordinator.finished, 40);
+      EXPECT_EQ(bench.generator.running() > 0, seconds == 0) << "running answers had the time";
+      EXPECT_EQ(bench.coordinator.forwards > steps + 1, seconds > 0);
+      expect_finished_are_committed(bench, *expected);
+    }
   }
 }
 
 TEST(LeasedGeneration, AStopFromTheCoordinatorEndsDecoding) {
+  Bench whole(12);
+  const auto expected = generate(whole.generator, whole.given);
   Bench bench(12);
   bench.coordinator.grant_all(std::span(bench.given).first(6), 3);
   bench.coordinator.script.push_back({LeaseAnswer::stop, {}});
   EXPECT_FALSE(bench.run());
   EXPECT_EQ(bench.coordinator.stops_told, 0) << "it knows";
-  EXPECT_FALSE(bench.coordinator.asked());
   EXPECT_LT(bench.coordinator.finished, 6);
+  expect_finished_are_committed(bench, *expected);
 }
 
 TEST(LeasedGeneration, WaitsForLeasesThatMayComeBack) {

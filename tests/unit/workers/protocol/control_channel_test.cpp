@@ -53,7 +53,7 @@ TEST(ControlChannel, LeaseAndCommitTraffic) {
         mailbox.push_reply(LeaseReply{LeaseAnswer::granted, Lease{4, 1, {9, 8}}});
         ++answered;
       } else if (const auto* commit = std::get_if<CommitRequest>(&*message)) {
-        mailbox.push_reply(CommitReply{commit->id, commit->attempt, true});
+        mailbox.push_reply(CommitReply{commit->lease});
         ++answered;
       }
     }
@@ -61,7 +61,7 @@ TEST(ControlChannel, LeaseAndCommitTraffic) {
   channel.request_lease({1, false, false});
   const LeaseReply reply = channel.take_lease();
   EXPECT_EQ(reply.lease, (Lease{4, 1, {9, 8}}));
-  EXPECT_TRUE(channel.request_commit(reply.lease));
+  EXPECT_EQ(channel.request_commit(reply.lease), reply.lease);
   channel.commit_done(reply.lease, 10, 5);
   coordinator.join();
   channel.close();

@@ -9,11 +9,11 @@ namespace {
 
 const std::vector<RankMessage> kRankMessages = {
     Heartbeat{"generate round 1", 12, 99, 0.25, true, 640, 200, "node3", 1234},
-    LeaseRequest{2, true, false}, LeaseRequest{2, false, true}, CommitRequest{7, 1},
+    LeaseRequest{2, true, false}, LeaseRequest{2, false, true}, CommitRequest{{7, 1, {5}}},
     CommitDone{7, 1, 512, 300}};
 const std::vector<CoordinatorMessage> kCoordinatorMessages = {
     LeaseReply{LeaseAnswer::granted, Lease{3, 0, {5, 6, 7}}}, LeaseReply{LeaseAnswer::drained, {}},
-    CommitReply{3, 1, true}, HeartbeatReply{"node0", 4711, 99}};
+    CommitReply{{9, 1, {5}}}, HeartbeatReply{"node0", 4711, 99, true}};
 
 TEST(Messages, RoundTrip) {
   for (const RankMessage& message : kRankMessages) {
