@@ -1,11 +1,13 @@
 #include "launch/command_line.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <ctime>
 #include <iostream>
 #include <limits>
 #include <map>
@@ -20,6 +22,7 @@
 #include "model/decoding/decoding_method.h"
 #include "runtime/device/known_devices.h"
 #include "runtime/nearest_name.h"
+#include "runtime/stop_signal.h"
 
 namespace jforge {
 
@@ -39,11 +42,41 @@ void run_single(CommandLine& line, std::shared_ptr<Options> options,
   line.run = [options, command](const MpiSession*) { return command(*options); };
 }
 
+// Returns seconds since the epoch.
+std::optional<double> parse_stop_time(const std::string& text) {
+  if (text.starts_with('+')) {
+    std::int32_t seconds = 0;
+    const char* const end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data() + 1, end, seconds);
+    return error == std::errc() && rest == end && seconds > 0
+               ? std::optional(seconds_since_epoch() + seconds)
+               : std::nullopt;
+  }
+  std::tm utc{};
+  ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%SZ", &utc);
+  const std::time_t time = ::timegm(&utc);
+  const bool holds = fmt::format("{:%FT%TZ}", fmt::gmtime(time)) == text &&
+                     static_cast<double>(time) > seconds_since_epoch();
+  return holds ? std::optional(static_cast<double>(time)) : std::nullopt;
+}
+
 template <class Options>
 void run_distributed(CLI::App& sub, CommandLine& line, std::shared_ptr<Options> options,
                      ExitCode (*command)(const Options&, const MpiSession&)) {
   sub.group(kOfAllRanks);
   sub.add_option("--inject", line.inject)->group("");
+  sub.add_option_function<std::string>(
+         "--stop-at",
+         [&line](const std::string& text) {
+           line.stop_at = parse_stop_time(text);
+           if (!line.stop_at) {
+             throw CLI::ValidationError(
+                 "--stop-at",
+                 "must be a time to come, such as 2030-12-31T18:00:00Z or +3600, not " + text);
+           }
+         },
+         "Stop in time, as after SIGUSR2: UTC, or +SECONDS from now (default: Slurm's end time)")
+      ->type_name("TIME");
   sub.callback([&line, options, command] {
     line.distributed = true;
     line.run = [options, command](const MpiSession* session) {

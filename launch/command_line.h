@@ -15,6 +15,7 @@ namespace jforge {
 struct CommandLine {
   bool distributed = false;  ///< All ranks run the command together; otherwise only rank 0 does.
   std::string inject;        ///< Faults to arm (`--inject`); empty in normal use.
+  std::optional<double> stop_at;  ///< Seconds since the epoch (`--stop-at`).
   /// Runs the command. `session` is null for a single-process command started without mpirun.
   std::function<ExitCode(const MpiSession* session)> run;
 };

@@ -1,4 +1,5 @@
 
+#include <fmt/chrono.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -6,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <exception>
 #include <optional>
 #include <string>
@@ -46,6 +48,28 @@ void set_up_collective_checks(const jforge::Communicator& world) {
   jforge::enable_collective_checks(on);
   if (on) {
     jforge::log_info("collective checks are on");
+  }
+}
+
+// Knows the end of a Slurm job without --stop-at.
+void stop_in_time(std::optional<double> end) {
+  const char* const slurm = end ? nullptr : std::getenv("SLURM_JOB_END_TIME");
+  if (slurm != nullptr) {
+    char* rest = nullptr;
+    end = std::strtod(slurm, &rest);
+    if (!(*end > jforge::seconds_since_epoch() && *end < 1e11) || *rest != '\0') {
+      jforge::log_warn(
+          "SLURM_JOB_END_TIME = \"{}\" is ignored: it is not a time to come in seconds", slurm);
+      return;
+    }
+  }
+  if (end) {
+    jforge::log_info(
+        "stops by itself at {:%FT%TZ}, in time for {} ({:%FT%TZ}); generation run.stop_seconds and "
+        "training a step and a checkpoint earlier",
+        fmt::gmtime(static_cast<std::time_t>(jforge::request_stop_at(*end))),
+        slurm != nullptr ? "the end of the Slurm job" : "--stop-at",
+        fmt::gmtime(static_cast<std::time_t>(*end)));
   }
 }
 
@@ -123,6 +147,9 @@ int main(int argc, char** argv) {
         // A distributed command enters its own phases; a single process has no limit.
         session->clock().enter("start", line->distributed ? session->limit_seconds() : 0);
         set_up_collective_checks(session->world());
+      }
+      if (line->distributed) {
+        stop_in_time(line->stop_at);
       }
       if (line->distributed || rank == 0) {
         exit_code = line->run(session ? &*session : nullptr);

@@ -22,7 +22,7 @@ void describe_value(const CLI::Option& option, OptionDescription& described) {
       {"PATH", file},        {"KEY=VALUE", setting}, {"NAME=VALUE", decoding_setting},
       {"KEY", key},          {"TASK", text},         {"TEXT", text},
       {"INT", text},         {"UINT", text},         {"FLOAT", text},
-      {"K/N", text}};
+      {"K/N", text},         {"TIME", text}};
   // Checks follow a colon: INT:POSITIVE.
   const std::string types = option.get_type_name();
   described.placeholder = types.substr(0, types.find(':'));

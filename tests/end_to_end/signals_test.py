@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """SIGUSR2 to mpirun ends with exit 75 after a commit; after SIGTERM the last commit is intact."""
 
+import os
 import random
 import re
 import shutil
@@ -25,6 +26,14 @@ class SignalTest(EndToEndTest):
         self.wait_for_text(process, "acts now")
         process.send_signal(number)
         return self.finish(process)
+
+    def expect_finished_are_kept(self, run):
+        """Compares the shards with what the ranks say; returns the number of prompts."""
+        logs = "".join(path.read_text(encoding="utf-8") for path in (run / "logs").glob("rank_*.log"))
+        finished = sum(map(int, re.findall(r"rank \d+: (\d+) prompts, ", logs)))
+        self.jforge("verify", run)
+        self.assertIn(f" records {finished} in ", self.jforge("inspect", run / "round-1" / "trajectories").out)
+        return finished
 
 
 class SignalToMpirun(SignalTest):
@@ -62,14 +71,6 @@ class SignalToMpirun(SignalTest):
 
 
 class SignalInGeneration(SignalTest):
-    def expect_finished_are_kept(self, run):
-        """Compares the shards with what the ranks say; returns the number of prompts."""
-        logs = "".join(path.read_text(encoding="utf-8") for path in (run / "logs").glob("rank_*.log"))
-        finished = sum(map(int, re.findall(r"rank \d+: (\d+) prompts, ", logs)))
-        self.jforge("verify", run)
-        self.assertIn(f" records {finished} in ", self.jforge("inspect", run / "round-1" / "trajectories").out)
-        return finished
-
     def test_a_stop_keeps_every_finished_prompt(self):
         for ranks, place in ((1, "0:2"), (2, "1:1"), (4, "2:1")):
             for seconds in (0, 20):
@@ -101,6 +102,34 @@ class SignalInGeneration(SignalTest):
         self.assertGreater(time.monotonic() - begin, 1.9, "the running answers had their time")
         self.assertLess(time.monotonic() - begin, 12, str(result))
         self.assertIn("3 answers did not end within run.stop_seconds = 2", result.err)
+
+
+class StopByTheClock(SignalTest):
+    def delayed(self, place, number):
+        return "--inject", ",".join(f"delay@{place}:0:{visit}" for visit in range(1, number + 1))
+
+    def test_generation_stops_before_the_slurm_job_ends(self):
+        config, run = self.config("slurm-end")
+        for end, code in ((10, 75), (-8, 0)):
+            environment = {**os.environ, "SLURM_JOB_END_TIME": str(int(time.time()) + end)}
+            slow = (*self.delayed("generate", 24), "--set", "generate.batch_prompts=1") if end > 0 else ()
+            result = self.jforge("run", config, *slow, env=environment, expect=code)
+            self.assertIn("stops by itself at 20" if end > 0 else "is ignored: it is not a time to come", result.err)
+            if end > 0:
+                self.assertLess(result.seconds, end)
+                self.assertIn(self.expect_finished_are_kept(run), range(1, 24))
+        self.assertEqual(self.digest(self.uninterrupted(2), 1), self.digest(run, 1))
+
+    def test_training_has_the_time_of_its_last_step_and_checkpoint(self):
+        config, run = self.config("stop-at")
+        words = [*self.delayed("train", 14), "--set", "rounds.1.steps=14", "--stop-at"]
+        result = self.jforge("run", config, *words, "+64", expect=75)
+        self.assertGreater(result.seconds, 30, "the first half is the job's")
+        self.assertLess(result.seconds, 34.5, "half a minute is left")
+        self.assertEqual((1, len(self.losses(run))), self.checkpoint_steps(run)[-1])
+        for wrong in ("+0", "12:00", "2020-01-01T00:00:00Z", "2040-02-30T00:00:00Z"):
+            self.assertIn("--stop-at: must be a time to come", "".join(self.jforge("run", config, "--stop-at", wrong,
+                                                                                    expect=2).lines()))
 
 
 class SignalAnywhere(SignalTest):

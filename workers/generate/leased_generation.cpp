@@ -180,7 +180,7 @@ void LeasedGeneration::stop() {
   };
   commit_all();
   const auto end =
-      std::chrono::steady_clock::now() + std::chrono::duration<double>(hooks_.stop_seconds);
+      std::chrono::steady_clock::now() + std::chrono::duration<double>(hooks_.stop_seconds());
   while (!drained_ && generator_.running() > 0 && std::chrono::steady_clock::now() < end) {
     step();
   }

@@ -36,8 +36,8 @@ struct LeaseHooks {
   std::function<void()> on_forward;
   /// Polled per batched forward and while an empty batch waits; true stops the run.
   std::function<bool()> stop_requested;
-  /// Running answers may go on for so long after a stop.
-  double stop_seconds = 0;
+  /// Returns how long running answers may go on after a stop.
+  std::function<double()> stop_seconds;
 };
 
 /// Requests the next lease when the last prompt of the current one starts. Takes the reply when a

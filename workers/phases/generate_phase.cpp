@@ -310,9 +310,9 @@ bool GeneratePhase::generate_with(TrajectoryGenerator& generator, std::int32_t r
   hooks.on_forward = show_progress;  // A long answer counts as progress before it ends.
   hooks.stop_requested = [&] {
     writer.rethrow_failure();
-    return stop_requested();
+    return stop_requested(config_.run.stop_seconds);
   };
-  hooks.stop_seconds = config_.run.stop_seconds;
+  hooks.stop_seconds = [&] { return std::min(config_.run.stop_seconds, seconds_to_stop()); };
   const bool drained = LeasedGeneration(generator, std::move(hooks)).run();
   writer.finish();
   if (!drained) {

@@ -1,10 +1,12 @@
 #include "workers/phases/train_phase.h"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
 #include "runtime/error.h"
 #include "runtime/log.h"
+#include "runtime/stop_signal.h"
 #include "workers/resume_choice.h"
 #include "workers/train/peak_flops.h"
 #include "workers/train/training_checkpoint.h"
@@ -79,6 +81,7 @@ TrainHooks TrainPhase::hooks(CheckpointWriter& writer,
                              const std::function<void(const StepMetrics&)>& on_step) {
   TrainHooks hooks;
   hooks.clock = &services_.clock;
+  step_began_ = seconds_since_epoch();
   hooks.on_step = on_step;
   if (probe_ != nullptr) {
     hooks.probe = [this](StepMetrics& metrics) { return probe_ends(metrics); };
@@ -87,9 +90,20 @@ TrainHooks TrainPhase::hooks(CheckpointWriter& writer,
     if (probe_ != nullptr) {
       probe_->expect_no_collapse();
     }
-    on_disk([&] { writer.poll(); });
+    on_disk([&] {
+      if (writer.poll() && save_began_) {
+        longest_save_ = std::max(longest_save_, seconds_since_epoch() - *save_began_);
+        save_began_.reset();
+      }
+    });
+    longest_step_ = std::max(longest_step_, seconds_since_epoch() - step_began_);
+    step_began_ = seconds_since_epoch();
   };
-  hooks.save = [this, &writer](std::int64_t step) { save(writer, step); };
+  hooks.stop_requested = [this] { return stop_requested(longest_step_ + longest_save_); };
+  hooks.save = [this, &writer](std::int64_t step) {
+    save_began_ = seconds_since_epoch();
+    save(writer, step);
+  };
   return hooks;
 }
 

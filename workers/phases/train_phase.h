@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "checkpoints/checkpoint_reader.h"
@@ -76,6 +77,11 @@ class TrainPhase {
   TrainPlan plan_;
   TrainingProbe* probe_ = nullptr;
   std::int64_t last_step_;  ///< The step that ends the training, as far as is known.
+  /// Measured in this start, in seconds, so that a stop at a given time comes early enough.
+  double longest_step_ = 0;
+  double longest_save_ = 0;  ///< Until the checkpoint is committed.
+  double step_began_ = 0;
+  std::optional<double> save_began_;
 };
 
 }  // namespace jforge

@@ -83,5 +83,18 @@ TEST(StopSignal, ByProgram) {
   EXPECT_FALSE(stop_requested());
 }
 
+TEST(StopSignal, ByTheClockWithALeadInTheSecondHalfOfTheTime) {
+  const double now = seconds_since_epoch();
+  request_stop_at(now + 1000);
+  EXPECT_FALSE(stop_requested(1e6)) << "the first half is the job's";
+  request_stop_at(now + kStopMarginSeconds + 60, now - 1000);
+  EXPECT_FALSE(stop_requested());
+  EXPECT_TRUE(stop_requested(60));
+  request_stop_at(now + kStopMarginSeconds, now - 1000);
+  EXPECT_TRUE(stop_requested());
+  clear_stop_request();
+  EXPECT_FALSE(stop_requested(1e6));
+}
+
 }  // namespace
 }  // namespace jforge

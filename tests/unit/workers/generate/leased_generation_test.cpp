@@ -60,7 +60,7 @@ class FakeCoordinator {
     hooks.on_prompt = [this] { finished += 1; };
     hooks.on_forward = [this] { forwards += 1; };
     hooks.stop_requested = [this] { return stop_requested ? stop_requested() : false; };
-    hooks.stop_seconds = stop_seconds;
+    hooks.stop_seconds = [this] { return stop_seconds; };
     return hooks;
   }
 
