@@ -305,6 +305,12 @@ expect_code 0
 expect_requeued
 rm -f "$failures_noted"
 
+ends='echo "limit ${SLURM_JOB_END_TIME:-none}"; say finished; exit 0'
+run_case "the program knows the time limit" "$ends" - END_TIME="@4000000000"
+grep -q "^limit 4000000000$" "$work/log" || fail "no time limit"
+run_case "no time limit" "$ends" -
+grep -q "^limit none$" "$work/log" || fail "a time limit"
+
 run_case "no binary" 'say finished' - JFORGE="$work/bin/absent"
 expect_code 4
 
