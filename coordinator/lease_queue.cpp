@@ -141,6 +141,7 @@ Lease LeaseQueue::request_commit(const Lease& finished) {
     part.end = lease.begin;
     part.state = State::granted;
     part.granted_attempt = finished.attempt;
+    part.is_part = true;
     leases_.push_back(part);
     return granted;
   }
@@ -166,9 +167,11 @@ void LeaseQueue::committed(LeaseId id, std::int32_t attempt, double now_seconds)
   if (lease.next_attempt > 1) {
     return;  // The committing rank may not be the last holder.
   }
-  const double took = now_seconds - lease.granted_seconds;
-  lease_takes_seconds_ =
-      lease_takes_seconds_ <= 0 ? took : (1 - kNewest) * lease_takes_seconds_ + kNewest * took;
+  if (!lease.is_part) {
+    const double took = now_seconds - lease.granted_seconds;
+    lease_takes_seconds_ =
+        lease_takes_seconds_ <= 0 ? took : (1 - kNewest) * lease_takes_seconds_ + kNewest * took;
+  }
   Worker& worker = workers_[lease.holder];
   worker.prompts += prompts;
   const double worked = now_seconds - worker.first_grant_seconds;

@@ -30,7 +30,7 @@ struct LeaseSizes {
   std::int64_t most = 256;
   std::int64_t first = 8;  ///< Limit for a rank of unknown speed.
   int ranks = 1;           ///< Sharing the work.
-  /// Limits a lease to a rank's work in this time, which is lost if the rank dies.
+  /// Limits a lease to a rank's work in this time.
   double seconds = 60;
 };
 
@@ -50,8 +50,7 @@ class LeaseQueue {
   [[nodiscard]] std::optional<Lease> grant(Rank rank, double now_seconds, double lease_seconds);
   /// Grants an attempt those of its finished prompts that no attempt was granted before, so that
   /// each is committed once. If that leaves prompts of the lease, those granted become a lease of
-  /// their own; requires that nothing is granted to ranks afterwards, because other attempts know
-  /// the lease as a whole.
+  /// their own, and later attempts get the rest.
   [[nodiscard]] Lease request_commit(const Lease& finished);
   /// Records that the granted attempt is durable.
   void committed(LeaseId id, std::int32_t attempt, double now_seconds);
@@ -80,6 +79,7 @@ class LeaseQueue {
     double granted_seconds = 0;
     double deadline_seconds = 0;
     bool backed_up = false;
+    bool is_part = false;  ///< Of a lease that was not finished.
   };
   struct Worker {
     double first_grant_seconds = 0;

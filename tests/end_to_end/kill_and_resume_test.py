@@ -85,6 +85,16 @@ class KillAndResume(KilledRun):
     def test_during_generation(self):
         self.each(generation_points(POINTS))
 
+    def test_in_a_long_lease(self):
+        config, run = self.config("long-lease")
+        faults = ",".join([*(f"delay@generate:0:{visit}" for visit in (1, 2, 3)), "kill@generate:0:5"])
+        self.jforge_with_fault(config, run, faults, "--set", "generate.batch_prompts=1", "--set",
+                               "generate.prompts_per_lease=24", ranks=1)
+        inspected = self.jforge("inspect", run / "round-1" / "trajectories").out
+        self.assertRegex(inspected, r"records [23] in [12] shards?, 0 damaged")
+        self.jforge("run", config)
+        self.assertEqual(self.digest(self.uninterrupted(RANKS), 1), self.digest(run, 1))
+
     def test_during_a_training_step(self):
         self.each(training_points(POINTS))
 

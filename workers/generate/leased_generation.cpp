@@ -27,6 +27,9 @@ bool LeasedGeneration::run() {
       break;
     }
     step();
+    if (hooks_.commit_due()) {
+      commit_all_finished();
+    }
   } while (!over());
   if (!drained_) {
     stop();
@@ -116,9 +119,8 @@ void LeasedGeneration::take() {
 void LeasedGeneration::open(Lease lease) {
   expect(!lease.prompts.empty(), fmt::format("lease {} holds no prompts", lease.id));
   if (const auto known = open_.find(lease.id); known != open_.end()) {
-    // The lease expired and came back to this rank: continue it as the new attempt.
-    expect(known->second.lease.prompts == lease.prompts,
-           fmt::format("lease {} came back with other prompts", lease.id));
+    // The lease, or what is not committed of it, expired and came back to this rank: continue it as
+    // the new attempt.
     known->second.lease.attempt = lease.attempt;
     return;
   }
@@ -156,6 +158,12 @@ void LeasedGeneration::commit_finished(OpenLease& open) {
   hooks_.commit(std::move(finished), std::exchange(open.done, {}));
 }
 
+void LeasedGeneration::commit_all_finished() {
+  for (auto& [id, open] : open_) {
+    commit_finished(open);
+  }
+}
+
 bool LeasedGeneration::over() {
   stopped_ = stopped_ || hooks_.stop_requested();
   return stopped_ || drained_;
@@ -173,18 +181,13 @@ void LeasedGeneration::stop() {
     open_.at(lease_of_.at(id)).to_finish -= 1;
   }
   waiting_.clear();
-  const auto commit_all = [this] {
-    for (auto& [id, open] : open_) {
-      commit_finished(open);
-    }
-  };
-  commit_all();
+  commit_all_finished();
   const auto end =
       std::chrono::steady_clock::now() + std::chrono::duration<double>(hooks_.stop_seconds());
   while (!drained_ && generator_.running() > 0 && std::chrono::steady_clock::now() < end) {
     step();
   }
-  commit_all();
+  commit_all_finished();
 }
 
 }  // namespace jforge

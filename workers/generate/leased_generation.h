@@ -26,8 +26,8 @@ struct LeaseHooks {
   std::function<LeaseReply()> take;
   /// Returns the templated prompt, at least one token.
   std::function<std::vector<TokenId>(PromptId)> prompt;
-  /// Writes and commits trajectories, sorted by prompt id like the lease's prompts: all of a lease,
-  /// or those finished at a stop. May do so asynchronously.
+  /// Writes and commits trajectories, sorted by prompt id like the lease's prompts, which may be
+  /// part of a lease; may do so asynchronously.
   std::function<void(Lease, std::vector<Trajectory>)> commit;
   /// Called before an idle rank waits for a lease. Must finish earlier commits, because other ranks
   /// may wait for them.
@@ -36,6 +36,8 @@ struct LeaseHooks {
   std::function<void()> on_forward;
   /// Polled per batched forward and while an empty batch waits; true stops the run.
   std::function<bool()> stop_requested;
+  /// Polled per batched forward; true commits what is finished of open leases.
+  std::function<bool()> commit_due;
   /// Returns how long running answers may go on after a stop.
   std::function<double()> stop_seconds;
 };
@@ -43,14 +45,14 @@ struct LeaseHooks {
 /// Requests the next lease when the last prompt of the current one starts. Takes the reply when a
 /// place is free, but at least one forward later, so that decoding does not wait and ranks that
 /// start together share leases evenly. Several leases may be open; each is committed when its last
-/// prompt is finished. Trajectories do not depend on the leases.
+/// prompt is finished, or in parts. The coordinator, which answers commit requests until all ranks
+/// have left the phase, grants each prompt to one attempt only, so that two attempts of a lease
+/// (one expired, or a backup) may both commit parts of it. Trajectories do not depend on the
+/// leases.
 ///
 /// On a stop of this rank or of the coordinator no prompt is started. This rank first lets the
-/// coordinator know, which answers `stop` to all from then on, so that a lease that is committed in
-/// part is never leased again. Then it commits the finished prompts of its open leases, decodes the
-/// running ones for up to `stop_seconds`, and commits those. The coordinator, which answers commit
-/// requests until all ranks have left the phase, grants each prompt to one attempt only, so that
-/// two attempts of a lease (one expired, or a backup) may both commit parts of it.
+/// coordinator know, which answers `stop` to all from then on. Then it commits the finished prompts
+/// of its open leases, decodes the running ones for up to `stop_seconds`, and commits those.
 class LeasedGeneration {
  public:
   /// `generator` must outlive this object; all hooks must be set.
@@ -75,6 +77,7 @@ class LeasedGeneration {
   void open(Lease lease);
   void collect(Trajectory trajectory);
   void commit_finished(OpenLease& open);
+  void commit_all_finished();
   [[nodiscard]] bool over();
   void stop();
 

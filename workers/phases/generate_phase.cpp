@@ -31,6 +31,10 @@ namespace jforge {
 namespace {
 
 constexpr const char* kWaitPhase = "wait for the other ranks";
+/// Seconds between commits of what is finished of open leases: a quarter of the time so far, within
+/// these bounds. A kill loses no more; a long run writes few more shards than leases.
+constexpr double kMinKept = 5;
+constexpr double kMaxKept = 60;
 
 GenerateOptions generate_options(const JobConfig& config, std::int32_t round,
                                  const TransformerConfig& model) {
@@ -311,6 +315,12 @@ bool GeneratePhase::generate_with(TrajectoryGenerator& generator, std::int32_t r
   hooks.stop_requested = [&] {
     writer.rethrow_failure();
     return stop_requested(config_.run.stop_seconds);
+  };
+  hooks.commit_due = [begin = seconds_since_epoch(), last = seconds_since_epoch()]() mutable {
+    const double now = seconds_since_epoch();
+    const bool due = now - last >= std::clamp((now - begin) / 4, kMinKept, kMaxKept);
+    last = due ? now : last;
+    return due;
   };
   hooks.stop_seconds = [&] { return std::min(config_.run.stop_seconds, seconds_to_stop()); };
   const bool drained = LeasedGeneration(generator, std::move(hooks)).run();

@@ -47,8 +47,7 @@ struct LeaseRequest {
 
   bool operator==(const LeaseRequest&) const = default;
 };
-/// These prompts of a lease are finished; may this attempt commit them? Part of a lease only after
-/// `stop`, when nothing is leased any more.
+/// These prompts of a lease, perhaps not all, are finished; may this attempt commit them?
 struct CommitRequest {
   Lease lease;
 

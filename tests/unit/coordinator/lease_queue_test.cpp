@@ -65,7 +65,7 @@ TEST(LeaseQueue, AnExpiredAttemptMayStillCommitFirst) {
   EXPECT_TRUE(queue.drained());
 }
 
-TEST(LeaseQueue, AtAStopEveryFinishedPromptIsGrantedToOneAttempt) {
+TEST(LeaseQueue, EveryFinishedPromptOfALeaseIsGrantedToOneAttempt) {
   LeaseQueue queue({{1, 9}, {2, 8}, {3, 7}, {4, 6}, {5, 2}, {6, 1}}, {.most = 3}, 7);
   const auto first = queue.grant(0, 0, 10);
   ASSERT_TRUE(first);
@@ -80,6 +80,9 @@ TEST(LeaseQueue, AtAStopEveryFinishedPromptIsGrantedToOneAttempt) {
   queue.committed(10, 1, 12);
   queue.committed(9, 0, 13);
   EXPECT_EQ(queue.prompts_committed(), 2);
+  EXPECT_EQ(queue.expire(115), 2U);
+  EXPECT_EQ(queue.grant(3, 115, 100)->prompts.size() + queue.grant(3, 115, 100)->prompts.size(), 3U)
+      << "only what is left is leased again";
   EXPECT_EQ(queue.request_commit({8, 0, {4, 5}}), (Lease{8, 0, {4, 5}}))
       << "a whole one keeps its id";
   queue.committed(8, 0, 14);

@@ -45,8 +45,8 @@ class FakeCoordinator {
     };
     hooks.commit = [this](const Lease& lease, std::vector<Trajectory> trajectories) {
       log.push_back("commit " + std::to_string(lease.id));
-      EXPECT_TRUE(committed.emplace(lease.id, lease.attempt).second || stops_told > 0)
-          << "lease " << lease.id;
+      const bool is_new = committed.emplace(lease.id, lease.attempt).second;
+      EXPECT_TRUE(is_new || stops_told > 0 || commit_every > 0) << "lease " << lease.id;
       EXPECT_TRUE(std::ranges::is_sorted(trajectories, {}, &Trajectory::prompt_id));
       std::multiset<PromptId> asked(lease.prompts.begin(), lease.prompts.end());
       std::multiset<PromptId> made;
@@ -60,6 +60,7 @@ class FakeCoordinator {
     hooks.on_prompt = [this] { finished += 1; };
     hooks.on_forward = [this] { forwards += 1; };
     hooks.stop_requested = [this] { return stop_requested ? stop_requested() : false; };
+    hooks.commit_due = [this] { return commit_every > 0 && forwards % commit_every == 0; };
     hooks.stop_seconds = [this] { return stop_seconds; };
     return hooks;
   }
@@ -90,6 +91,7 @@ class FakeCoordinator {
   std::deque<LeaseReply> script;
   std::function<bool()> stop_requested;
   double stop_seconds = 0;
+  std::int64_t commit_every = 0;  ///< Forwards; 0: whole leases only.
   std::vector<std::string> log;
   std::map<LeaseId, std::int32_t> committed;
   std::vector<std::int64_t> calls_while_asking;  ///< forwards between each request and its answer
@@ -108,18 +110,18 @@ class FakeCoordinator {
       LeaseReply reply = std::move(script.front());
       script.pop_front();
       if (reply.answer == LeaseAnswer::granted) {
-        granted_.insert(reply.lease.id);
+        granted_.insert(reply.lease.prompts.begin(), reply.lease.prompts.end());
       }
       return reply;
     }
-    const bool drained = committed.size() == granted_.size();
+    const bool drained = trajectories_.size() == granted_.size();
     waits += drained ? 0 : 1;
     return {drained ? LeaseAnswer::drained : LeaseAnswer::wait, {}};
   }
 
   FakeDecodeModel& model_;
   std::map<PromptId, std::vector<TokenId>> prompts_;
-  std::set<LeaseId> granted_;
+  std::set<PromptId> granted_;
   std::vector<Trajectory> trajectories_;
   std::int64_t asked_at_call_ = 0;
   bool asked_ = false;
@@ -144,6 +146,16 @@ struct Bench {
   FakeCoordinator coordinator;
 };
 
+void expect_finished_are_committed(const Bench& bench, std::span<const Trajectory> expected) {
+  EXPECT_FALSE(bench.coordinator.asked()) << "no request stays open";
+  const auto made = bench.coordinator.trajectories();
+  EXPECT_EQ(std::ssize(made), bench.coordinator.finished) << "every finished prompt, once";
+  for (const Trajectory& trajectory : made) {
+    expect_equal(trajectory,
+                 *std::ranges::find(expected, trajectory.prompt_id, &Trajectory::prompt_id));
+  }
+}
+
 TEST(LeasedGeneration, TrajectoriesDoNotDependOnTheLeases) {
   Bench whole(40);
   const auto expected = generate(whole.generator, whole.given);
@@ -164,6 +176,17 @@ TEST(LeasedGeneration, TrajectoriesDoNotDependOnTheLeases) {
       }
     }
   }
+}
+
+TEST(LeasedGeneration, WhatIsFinishedOfALeaseIsCommittedWhenItIsDue) {
+  Bench whole(40);
+  const auto expected = generate(whole.generator, whole.given);
+  Bench bench(40);
+  bench.coordinator.grant_all(bench.given, 40);
+  bench.coordinator.commit_every = 10;
+  EXPECT_TRUE(bench.run());
+  EXPECT_GT(std::ranges::count(bench.coordinator.log, "commit 0"), 3);
+  expect_finished_are_committed(bench, *expected);
 }
 
 // A long answer must not leave other places empty.
@@ -204,16 +227,6 @@ TEST(LeasedGeneration, AsksWhenTheLastPromptStartsAndDecodesWhileTheAnswerTravel
   EXPECT_EQ(calls[0], 0) << "an empty batch waits";
   for (std::size_t i = 1; i < 4; ++i) {
     EXPECT_GE(calls[i], 1) << "answer " << i;
-  }
-}
-
-void expect_finished_are_committed(const Bench& bench, std::span<const Trajectory> expected) {
-  EXPECT_FALSE(bench.coordinator.asked()) << "no request stays open";
-  const auto made = bench.coordinator.trajectories();
-  EXPECT_EQ(std::ssize(made), bench.coordinator.finished) << "every finished prompt, once";
-  for (const Trajectory& trajectory : made) {
-    expect_equal(trajectory,
-                 *std::ranges::find(expected, trajectory.prompt_id, &Trajectory::prompt_id));
   }
 }
 
