@@ -64,7 +64,6 @@ class LeaseQueue {
     return static_cast<std::int64_t>(prompts_.size());
   }
   [[nodiscard]] std::int64_t prompts_committed() const noexcept { return prompts_committed_; }
-  [[nodiscard]] std::size_t leases() const noexcept { return leases_.size(); }
   [[nodiscard]] std::int64_t repeats() const noexcept { return repeats_; }
 
  private:

@@ -102,8 +102,7 @@ void add_run(FieldList& fields, RunSettings& run) {
              "does not get on with for so long are given to another. MPI's own start and end have "
              "a limit too: 600 s, or `JFORGE_MPI_LIMIT_SECONDS` in the environment");
   fields.add("stop_seconds", run.stop_seconds, kOperational,
-             "On a stop, answers that are being generated have this long to finish; the others are "
-             "dropped. Everything finished is committed");
+             "Time that running answers have to finish after a stop");
 }
 
 void add_decode_weights(FieldList& fields, ModelSettings& model) {

@@ -29,6 +29,7 @@ constexpr Term kEnvironment[] = {
     {"JFORGE_CPU",
      "Widest instructions that the CPU kernels use: avx2, avx512, avx512_bf16 or amx_bf16"},
     {"JFORGE_CHECK_COLLECTIVES", "If 1 on rank 0, ranks compare every collective call first"},
+    {"SLURM_JOB_END_TIME", "Seconds since 1970; used if --stop-at is not given"},
 };
 
 constexpr Term kFiles[] = {

@@ -101,7 +101,8 @@ class SignalInGeneration(SignalTest):
         self.assertEqual(75, result.code, str(result))
         self.assertGreater(time.monotonic() - begin, 1.9, "the running answers had their time")
         self.assertLess(time.monotonic() - begin, 12, str(result))
-        self.assertIn("3 answers did not end within run.stop_seconds = 2", result.err)
+        self.assertIn("stopping: 3 running answers have 2 s to finish", result.err)
+        self.assertIn("stopped: 3 answers were not finished and are dropped", result.err)
 
 
 class StopByTheClock(SignalTest):

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
@@ -31,10 +32,10 @@ namespace jforge {
 namespace {
 
 constexpr const char* kWaitPhase = "wait for the other ranks";
-/// Seconds between commits of what is finished of open leases: a quarter of the time so far, within
+/// Time between commits of what is finished of open leases: a quarter of the time so far, within
 /// these bounds. A kill loses no more; a long run writes few more shards than leases.
-constexpr double kMinKept = 5;
-constexpr double kMaxKept = 60;
+constexpr std::chrono::seconds kMinKept{5};
+constexpr std::chrono::seconds kMaxKept{60};
 
 GenerateOptions generate_options(const JobConfig& config, std::int32_t round,
                                  const TransformerConfig& model) {
@@ -316,20 +317,25 @@ bool GeneratePhase::generate_with(TrajectoryGenerator& generator, std::int32_t r
     writer.rethrow_failure();
     return stop_requested(config_.run.stop_seconds);
   };
-  hooks.commit_due = [begin = seconds_since_epoch(), last = seconds_since_epoch()]() mutable {
-    const double now = seconds_since_epoch();
-    const bool due = now - last >= std::clamp((now - begin) / 4, kMinKept, kMaxKept);
+  using Clock = std::chrono::steady_clock;
+  hooks.commit_due = [begin = Clock::now(), last = Clock::now()]() mutable {
+    const Clock::time_point now = Clock::now();
+    const bool due =
+        now - last >= std::clamp<Clock::duration>((now - begin) / 4, kMinKept, kMaxKept);
     last = due ? now : last;
     return due;
   };
-  hooks.stop_seconds = [&] { return std::min(config_.run.stop_seconds, seconds_to_stop()); };
+  hooks.stop_seconds = [&] {
+    const double seconds = std::max(0.0, std::min(config_.run.stop_seconds, seconds_to_stop()));
+    log_info("stopping: {} running answers have {:.0f} s to finish", generator.running(), seconds);
+    return seconds;
+  };
   const bool drained = LeasedGeneration(generator, std::move(hooks)).run();
   writer.finish();
   if (!drained) {
     request_stop();
     if (generator.running() > 0) {
-      log_info("rank {}: {} answers did not end within run.stop_seconds = {} and are dropped",
-               services_.comm.rank(), generator.running(), config_.run.stop_seconds);
+      log_info("stopped: {} answers were not finished and are dropped", generator.running());
     }
   }
   return drained;

@@ -1,6 +1,7 @@
 #include "workers/phases/train_phase.h"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <utility>
 
@@ -13,6 +14,14 @@
 #include "workers/training_probe.h"
 
 namespace jforge {
+
+namespace {
+using StepClock = std::chrono::steady_clock;
+
+void raise_to_time_since(StepClock::time_point begin, double& seconds) {
+  seconds = std::max(seconds, std::chrono::duration<double>(StepClock::now() - begin).count());
+}
+}  // namespace
 
 TrainPhase::TrainPhase(const PhaseServices& services, ModelShard& model, const TrainConfig& config,
                        Settings settings, MemoryAccount& account)
@@ -81,7 +90,7 @@ TrainHooks TrainPhase::hooks(CheckpointWriter& writer,
                              const std::function<void(const StepMetrics&)>& on_step) {
   TrainHooks hooks;
   hooks.clock = &services_.clock;
-  step_began_ = seconds_since_epoch();
+  step_began_ = StepClock::now();
   hooks.on_step = on_step;
   if (probe_ != nullptr) {
     hooks.probe = [this](StepMetrics& metrics) { return probe_ends(metrics); };
@@ -92,16 +101,16 @@ TrainHooks TrainPhase::hooks(CheckpointWriter& writer,
     }
     on_disk([&] {
       if (writer.poll() && save_began_) {
-        longest_save_ = std::max(longest_save_, seconds_since_epoch() - *save_began_);
+        raise_to_time_since(*save_began_, longest_save_);
         save_began_.reset();
       }
     });
-    longest_step_ = std::max(longest_step_, seconds_since_epoch() - step_began_);
-    step_began_ = seconds_since_epoch();
+    raise_to_time_since(step_began_, longest_step_);
+    step_began_ = StepClock::now();
   };
   hooks.stop_requested = [this] { return stop_requested(longest_step_ + longest_save_); };
   hooks.save = [this, &writer](std::int64_t step) {
-    save_began_ = seconds_since_epoch();
+    save_began_ = StepClock::now();
     save(writer, step);
   };
   return hooks;

@@ -2,6 +2,7 @@
 
 /// Training with checkpoints written beside it: a round's, `pretrain`'s and `finetune`'s.
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -80,8 +81,8 @@ class TrainPhase {
   /// Measured in this start, in seconds, so that a stop at a given time comes early enough.
   double longest_step_ = 0;
   double longest_save_ = 0;  ///< Until the checkpoint is committed.
-  double step_began_ = 0;
-  std::optional<double> save_began_;
+  std::chrono::steady_clock::time_point step_began_;
+  std::optional<std::chrono::steady_clock::time_point> save_began_;
 };
 
 }  // namespace jforge
