@@ -266,22 +266,6 @@ void SliceReader::read_shard(ShardVector vector, int shard, std::span<float> tar
   read(vector, ranges, target);
 }
 
-void read_slices(const Checkpoint& checkpoint, const ParameterTable& table, ShardVector vector,
-                 std::span<const ParameterTable::Range> ranges, std::span<float> target) {
-  SliceReader(checkpoint, table).read(vector, ranges, target);
-}
-
-void read_shard_vectors(const Checkpoint& checkpoint, const ParameterTable& table, int shard,
-                        std::span<float> weights, std::span<float> first_moment,
-                        std::span<float> second_moment) {
-  SliceReader reader(checkpoint, table);
-  reader.read_shard(ShardVector::parameter, shard, weights);
-  if (!first_moment.empty() || !second_moment.empty()) {
-    reader.read_shard(ShardVector::first_moment, shard, first_moment);
-    reader.read_shard(ShardVector::second_moment, shard, second_moment);
-  }
-}
-
 CheckpointTensors::CheckpointTensors(const Checkpoint& checkpoint, const ParameterTable& table,
                                      MemoryAccount& account)
     : reader_(checkpoint, table) {
@@ -298,12 +282,6 @@ std::span<const float> CheckpointTensors::operator()(const ParameterEntry& entry
   const std::span<float> values = memory_.floats({elements}).span<float>();
   reader_.read(ShardVector::parameter, {&range, 1}, values);
   return values;
-}
-
-void read_weights(const Checkpoint& checkpoint, const ParameterTable& table, TensorView flat) {
-  expect_shape(flat, {table.flat_size()}, "weights");
-  const ParameterTable::Range all{0, table.flat_size()};
-  read_slices(checkpoint, table, ShardVector::parameter, {&all, 1}, flat.span<float>());
 }
 
 }  // namespace jforge

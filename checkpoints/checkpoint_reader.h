@@ -104,15 +104,4 @@ class CheckpointTensors {
   Buffer memory_;
 };
 
-void read_slices(const Checkpoint& checkpoint, const ParameterTable& table, ShardVector vector,
-                 std::span<const ParameterTable::Range> ranges, std::span<float> target);
-
-/// Fills the shard vectors (shard_slices.h), padding with zeros. Empty moments are skipped.
-void read_shard_vectors(const Checkpoint& checkpoint, const ParameterTable& table, int shard,
-                        std::span<float> weights, std::span<float> first_moment,
-                        std::span<float> second_moment);
-
-/// Reads all weights into the table's flat float32 vector; padding becomes zero.
-void read_weights(const Checkpoint& checkpoint, const ParameterTable& table, TensorView flat);
-
 }  // namespace jforge

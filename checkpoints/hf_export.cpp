@@ -418,12 +418,6 @@ void expect_only_an_export(const fs::path& output_directory) {
   });
 }
 
-TensorValues values_in(ConstTensorView flat) {
-  return [flat](const ParameterEntry& entry) {
-    return flat.rows(entry.offset, entry.offset + entry.shape.elements()).span<float>();
-  };
-}
-
 void export_hf_model(const fs::path& source_directory, const fs::path& output_directory,
                      const TransformerConfig& config, const ParameterTable& table,
                      const TensorValues& values, const HfExportOptions& options) {

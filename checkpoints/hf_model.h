@@ -25,17 +25,13 @@ namespace jforge {
 /// activations, quantisation.
 [[nodiscard]] TransformerConfig read_hf_config(const std::filesystem::path& model_directory);
 
-/// Fills the flat float32 vector of `table`, after verifying checksums.json if there is one. Throws
-/// DataError naming a tensor that is missing, unknown or misshapen. Ignores rotary inv_freq
-/// buffers, and a tied model's lm_head if it equals the embedding.
-void load_hf_weights(const std::filesystem::path& model_directory, const TransformerConfig& config,
-                     const ParameterTable& table, TensorView flat);
-
 /// Reads weight files one tensor at a time.
 class HfTensors {
  public:
-  /// Requires: `table` outlives this object. Throws as load_hf_weights(), in part from read().
-  /// Compares the files of `checked` with checksums.json, if there is one.
+  /// Requires: `table` outlives this object. Compares the files of `checked` with checksums.json,
+  /// if there is one. Throws DataError, in part from read(), naming a tensor that is missing,
+  /// unknown or misshapen. Ignores rotary inv_freq buffers, and a tied model's lm_head if it equals
+  /// the embedding.
   HfTensors(const std::filesystem::path& model_directory, const TransformerConfig& config,
             const ParameterTable& table, FileShare checked = {});
   ~HfTensors();
@@ -78,8 +74,6 @@ struct HfModel {
 
 /// Returns float32 values, valid until the next call. Called once per tensor, in table order.
 using TensorValues = std::function<std::span<const float>(const ParameterEntry&)>;
-/// Views the table's flat float32 vector in host memory.
-[[nodiscard]] TensorValues values_in(ConstTensorView flat);
 
 inline constexpr std::uint64_t kMaxHfShardBytes = 5'000'000'000;
 

@@ -97,11 +97,43 @@ WeightFiles open_weights(const fs::path& directory) {
   return weights;
 }
 
-/// Checks the weight files against a table before any value is read.
-class HfWeights {
- public:
-  HfWeights(const fs::path& directory, const TransformerConfig& config, const ParameterTable& table,
-            FileShare checked = {})
+/// Returns the files on which a model's answers depend.
+std::vector<std::string> hashed_files(const fs::path& directory) {
+  std::set<std::string> names = weight_file_names(directory);
+  // Its eos ids affect every answer.
+  if (hf_file_present(directory / kHfGenerationFile)) {
+    names.insert(kHfGenerationFile);
+  }
+  std::vector<std::string> files{"config.json"};
+  files.insert(files.end(), names.begin(), names.end());
+  return files;
+}
+
+/// Zero for files outside `share`.
+std::vector<std::int64_t> file_hashes(const fs::path& directory,
+                                      const std::vector<std::string>& names, FileShare share) {
+  std::vector<std::int64_t> hashes(names.size(), 0);
+  for (std::size_t i = share.first; i < names.size(); i += share.of) {
+    hashes[i] = static_cast<std::int64_t>(hash_file(checked_hf_file(directory / names[i])));
+  }
+  return hashes;
+}
+
+std::string listing_hash(const std::vector<std::string>& names,
+                         const std::vector<std::int64_t>& hashes) {
+  std::string listing;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    listing += fmt::format("{} {}\n", names[i], hash_hex(static_cast<std::uint64_t>(hashes[i])));
+  }
+  return hash_hex(hash64(listing));
+}
+
+}  // namespace
+
+struct HfTensors::State {
+  /// Checks the weight files against the table before any value is read.
+  State(const fs::path& directory, const TransformerConfig& config, const ParameterTable& table,
+        FileShare checked = {})
       : directory_(directory), table_(table) {
     static_cast<void>(check_checksums(directory, checked));
     weights_ = open_weights(directory);
@@ -123,17 +155,6 @@ class HfWeights {
     }
   }
 
-  /// Padding becomes zero.
-  void read(const ParameterGroup& group, std::span<float> part) const {
-    std::ranges::fill(part.subspan(static_cast<std::size_t>(group.size)), 0.0F);
-    for (const ParameterEntry& entry : table_.entries()) {
-      if (entry.offset >= group.offset && entry.offset < group.offset + group.padded_size) {
-        read(entry, part.subspan(static_cast<std::size_t>(entry.offset - group.offset),
-                                 static_cast<std::size_t>(entry.shape.elements())));
-      }
-    }
-  }
-
   void read(const ParameterEntry& entry, std::span<float> values) const {
     file_of(entry).read_float32(entry.name, dims_of(entry.shape), values);
   }
@@ -141,7 +162,6 @@ class HfWeights {
     return file_of(entry).mapped(entry.name, entry.shape);
   }
 
- private:
   /// `transformers` 4 uses the embedding and 5 the head, so a difference is ambiguous.
   void expect_head_is_embedding() const {
     const ParameterEntry& embedding = table_.entry("model.embed_tokens.weight");
@@ -178,60 +198,23 @@ class HfWeights {
   fs::path directory_;
   const ParameterTable& table_;
   WeightFiles weights_;
-};
-
-/// Returns the files on which a model's answers depend.
-std::vector<std::string> hashed_files(const fs::path& directory) {
-  std::set<std::string> names = weight_file_names(directory);
-  // Its eos ids affect every answer.
-  if (hf_file_present(directory / kHfGenerationFile)) {
-    names.insert(kHfGenerationFile);
-  }
-  std::vector<std::string> files{"config.json"};
-  files.insert(files.end(), names.begin(), names.end());
-  return files;
-}
-
-/// Zero for files outside `share`.
-std::vector<std::int64_t> file_hashes(const fs::path& directory,
-                                      const std::vector<std::string>& names, FileShare share) {
-  std::vector<std::int64_t> hashes(names.size(), 0);
-  for (std::size_t i = share.first; i < names.size(); i += share.of) {
-    hashes[i] = static_cast<std::int64_t>(hash_file(checked_hf_file(directory / names[i])));
-  }
-  return hashes;
-}
-
-std::string listing_hash(const std::vector<std::string>& names,
-                         const std::vector<std::int64_t>& hashes) {
-  std::string listing;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    listing += fmt::format("{} {}\n", names[i], hash_hex(static_cast<std::uint64_t>(hashes[i])));
-  }
-  return hash_hex(hash64(listing));
-}
-
-}  // namespace
-
-struct HfTensors::State {
-  HfWeights weights;
-  std::vector<float> values;  ///< For tensors that cannot be mapped.
+  std::vector<float> values_;  ///< Of a tensor that cannot be mapped.
 };
 
 HfTensors::HfTensors(const fs::path& model_directory, const TransformerConfig& config,
                      const ParameterTable& table, FileShare checked)
-    : state_(new State{HfWeights(model_directory, config, table, checked), {}}) {}
+    : state_(std::make_unique<State>(model_directory, config, table, checked)) {}
 
 HfTensors::~HfTensors() = default;
 
 ConstTensorView HfTensors::read(const ParameterEntry& entry) {
-  const ConstTensorView mapped = state_->weights.mapped(entry);
+  const ConstTensorView mapped = state_->mapped(entry);
   if (!mapped.empty()) {
     return mapped;
   }
-  state_->values.resize(static_cast<std::size_t>(entry.shape.elements()));
-  state_->weights.read(entry, state_->values);
-  return {state_->values.data(), entry.shape};
+  state_->values_.resize(static_cast<std::size_t>(entry.shape.elements()));
+  state_->read(entry, state_->values_);
+  return {state_->values_.data(), entry.shape};
 }
 
 void HfTensors::read(const ParameterEntry& entry, std::int64_t begin, std::span<float> target) {
@@ -253,16 +236,6 @@ std::unique_ptr<HfModel> open_hf_model(const Communicator& comm, const fs::path&
   std::unique_ptr<HfModel> model;
   together(comm, [&] { model = std::make_unique<HfModel>(directory, share_of(comm)); });
   return model;
-}
-
-void load_hf_weights(const fs::path& model_directory, const TransformerConfig& config,
-                     const ParameterTable& table, TensorView flat) {
-  expect(flat.elements() == table.flat_size(), "the flat vector's size differs from the table's");
-  const HfWeights weights(model_directory, config, table);
-  for (const ParameterGroup& group : table.groups()) {
-    weights.read(group, flat.span<float>().subspan(static_cast<std::size_t>(group.offset),
-                                                   static_cast<std::size_t>(group.padded_size)));
-  }
 }
 
 bool hf_matrices_are_bfloat16(const fs::path& model_directory) {

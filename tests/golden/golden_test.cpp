@@ -19,6 +19,7 @@
 #include "runtime/read_file.h"
 #include "tests/support/kernel_calls.h"
 #include "tests/support/tested_kernel_set.h"
+#include "tests/support/whole_weights.h"
 
 namespace jforge {
 namespace {
@@ -94,7 +95,7 @@ struct GoldenModel {
         config(read_hf_config(directory)),
         table(config, 2),
         values(static_cast<std::size_t>(table.flat_size())) {
-    load_hf_weights(directory, config, table, {values.data(), {table.flat_size()}});
+    test::load_hf_weights(directory, config, table, {values.data(), {table.flat_size()}});
   }
   [[nodiscard]] ConstTensorView flat() const { return {values.data(), {table.flat_size()}}; }
 

@@ -26,6 +26,7 @@
 #include "model/decoding/multi_block_decoder.h"
 #include "model/transformer/inference_transformer.h"
 #include "tests/support/tested_kernel_set.h"
+#include "tests/support/whole_weights.h"
 
 namespace jforge {
 namespace {
@@ -60,7 +61,7 @@ class Quickstart {
         weights_(static_cast<std::size_t>(table_.flat_size()) * sizeof(float), account_),
         kernels_(make_tested_kernel_set()) {
     const TensorView flat = weights_.floats({table_.flat_size()});
-    load_hf_weights(directory / "model", config_, table_, flat);
+    test::load_hf_weights(directory / "model", config_, table_, flat);
     load_prompts(directory);
     InferenceTransformer::Options options;
     options.num_slots = kSlots;

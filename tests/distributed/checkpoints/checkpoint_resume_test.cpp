@@ -10,6 +10,7 @@
 #include "tests/distributed/workers/zero_fixture.h"
 #include "tests/support/mpi_test.h"
 #include "tests/support/shard_of.h"
+#include "tests/support/whole_weights.h"
 #include "workers/train/training_checkpoint.h"
 
 namespace jforge {

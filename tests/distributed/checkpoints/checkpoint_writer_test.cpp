@@ -19,6 +19,7 @@
 #include "tests/support/file_size_limit.h"
 #include "tests/support/message_of.h"
 #include "tests/support/mpi_test.h"
+#include "tests/support/whole_weights.h"
 #include "tests/unit/checkpoints/checkpoint_fixture.h"
 
 namespace jforge {

@@ -8,6 +8,7 @@
 #include "runtime/error.h"
 #include "runtime/read_file.h"
 #include "tests/support/message_of.h"
+#include "tests/support/whole_weights.h"
 #include "tests/unit/checkpoints/checkpoint_fixture.h"
 
 namespace jforge {
@@ -106,8 +107,8 @@ TEST_F(CheckpointCorruption, AVersionThatIsNotTheManifestsIsRefused) {
                            : test::simulate_shard(directory, state, manifest, 0)};
     commit_checkpoint(directory, manifest);
     std::vector<float> flat(static_cast<std::size_t>(state.table.flat_size()));
-    EXPECT_THROW(read_weights(open_checkpoint(directory), state.table,
-                              TensorView(flat.data(), {state.table.flat_size()})),
+    EXPECT_THROW(test::read_weights(open_checkpoint(directory), state.table,
+                                    TensorView(flat.data(), {state.table.flat_size()})),
                  DataError);
   }
 }
@@ -191,7 +192,7 @@ void expect_refused_by_its_own_word(const std::function<void(CheckpointManifest&
   const Checkpoint checkpoint = open_checkpoint(directory);
   std::vector<float> flat(static_cast<std::size_t>(state.table.flat_size()));
   const std::string message = test::message_of<DataError>([&] {
-    read_weights(checkpoint, state.table, TensorView(flat.data(), {state.table.flat_size()}));
+    test::read_weights(checkpoint, state.table, TensorView(flat.data(), {state.table.flat_size()}));
   });
   EXPECT_THAT(message, HasSubstr("shard-00001-of-00002.h5 is a foreign shard"))
       << "read a foreign shard";
@@ -224,9 +225,10 @@ TEST(CheckpointMoments, WeightsOnlyIsReadableButNotResumable) {
   std::vector<float> weights(static_cast<std::size_t>(shard_vector_size(state.table)));
   std::vector<float> first(weights.size());
   std::vector<float> second(weights.size());
-  read_shard_vectors(checkpoint, state.table, 0, weights, {}, {});
+  test::read_shard_vectors(checkpoint, state.table, 0, weights, {}, {});
   EXPECT_EQ(weights, state.weights);
-  EXPECT_THROW(read_shard_vectors(checkpoint, state.table, 0, weights, first, second), DataError);
+  EXPECT_THROW(test::read_shard_vectors(checkpoint, state.table, 0, weights, first, second),
+               DataError);
 }
 
 }  // namespace

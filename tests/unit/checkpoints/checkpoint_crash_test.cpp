@@ -11,6 +11,7 @@
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
 #include "tests/support/file_size_limit.h"
+#include "tests/support/whole_weights.h"
 #include "tests/unit/checkpoints/checkpoint_fixture.h"
 
 namespace jforge {
@@ -62,8 +63,8 @@ TEST(CheckpointCrash, KilledAnywhereOldOrNewLoads) {
       (step == 500 ? old_loaded : new_loaded) += 1;
       const test::SimulatedState expected(3, step == 500 ? 5 : 6);
       std::vector<float> flat(expected.weights.size());
-      read_weights(*search.newest, expected.table,
-                   TensorView(flat.data(), {expected.table.flat_size()}));
+      test::read_weights(*search.newest, expected.table,
+                         TensorView(flat.data(), {expected.table.flat_size()}));
       EXPECT_EQ(flat, expected.weights);
       sweep_temporaries(root.path());
       std::filesystem::remove_all(root.path() / checkpoint_directory_name(1, 2000));

@@ -3,6 +3,7 @@
 
 #include "runtime/error.h"
 #include "tests/support/message_of.h"
+#include "tests/support/whole_weights.h"
 #include "tests/unit/checkpoints/checkpoint_fixture.h"
 
 namespace jforge {
@@ -20,7 +21,7 @@ void expect_reads_as(const Checkpoint& checkpoint, int world, int seed) {
     std::vector<float> weights(size, -1.0F);
     std::vector<float> first(size, -1.0F);
     std::vector<float> second(size, -1.0F);
-    read_shard_vectors(checkpoint, expected.table, rank, weights, first, second);
+    test::read_shard_vectors(checkpoint, expected.table, rank, weights, first, second);
     EXPECT_EQ(first, expected.first[static_cast<std::size_t>(rank)])
         << "rank " << rank << " of " << world;
     EXPECT_EQ(second, expected.second[static_cast<std::size_t>(rank)])
@@ -33,7 +34,8 @@ void expect_reads_as(const Checkpoint& checkpoint, int world, int seed) {
     }
   }
   std::vector<float> flat(expected.weights.size(), -1.0F);
-  read_weights(checkpoint, expected.table, TensorView(flat.data(), {expected.table.flat_size()}));
+  test::read_weights(checkpoint, expected.table,
+                     TensorView(flat.data(), {expected.table.flat_size()}));
   EXPECT_EQ(flat, expected.weights);
   MemoryAccount account("tensors");
   CheckpointTensors tensors(checkpoint, expected.table, account);
@@ -142,7 +144,7 @@ TEST(CheckpointReshard, AnyRangesOfTheFlatVector) {
                   expected.weights.begin() + range.end);
   }
   std::vector<float> found(wanted.size(), -1.0F);
-  read_slices(checkpoint, expected.table, ShardVector::parameter, ranges, found);
+  test::read_slices(checkpoint, expected.table, ShardVector::parameter, ranges, found);
   EXPECT_EQ(found, wanted);
 }
 
@@ -158,9 +160,9 @@ TEST(CheckpointReshard, OpensOnlyTheFilesItNeeds) {
   std::vector<float> weights(size);
   std::vector<float> first(size);
   std::vector<float> second(size);
-  read_shard_vectors(checkpoint, expected.table, 2, weights, first, second);
+  test::read_shard_vectors(checkpoint, expected.table, 2, weights, first, second);
   EXPECT_EQ(first, expected.first[2]);
-  EXPECT_THROW(read_shard_vectors(checkpoint, expected.table, 1, weights, first, second),
+  EXPECT_THROW(test::read_shard_vectors(checkpoint, expected.table, 1, weights, first, second),
                DataError);
 }
 
@@ -172,7 +174,7 @@ TEST(CheckpointReshard, AnotherModelIsRefusedByTensorName) {
   const ParameterTable table(wider, 1);
   std::vector<float> flat(static_cast<std::size_t>(table.flat_size()));
   EXPECT_THAT(test::message_of<DataError>([&] {
-                read_weights(checkpoint, table, TensorView(flat.data(), {table.flat_size()}));
+                test::read_weights(checkpoint, table, TensorView(flat.data(), {table.flat_size()}));
               }),
               ::testing::HasSubstr("mlp.gate_proj.weight [40, 24]"))
       << "read a checkpoint of another model";

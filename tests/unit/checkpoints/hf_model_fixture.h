@@ -15,6 +15,7 @@
 #include "runtime/error.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/whole_weights.h"
 
 namespace jforge {
 
@@ -82,7 +83,7 @@ class HfModelTest : public ::testing::Test {
     return tensors;
   }
   static void load(const std::filesystem::path& directory, Model& model) {
-    load_hf_weights(directory, model.config, model.table, model.flat());
+    test::load_hf_weights(directory, model.config, model.table, model.flat());
   }
 
   test::TemporaryDirectory scratch_;

@@ -16,6 +16,7 @@
 #include "runtime/text_seal.h"
 #include "tests/support/message_of.h"
 #include "tests/support/tiny_config.h"
+#include "tests/support/whole_weights.h"
 #include "tests/unit/checkpoints/hf_model_fixture.h"
 
 namespace jforge {
@@ -30,7 +31,7 @@ TEST_F(HfModelTest, TensorsAreReadOneByOne) {
   Model model = make_model();
   for (const DType stored : {DType::float32, DType::bfloat16}) {
     const fs::path directory = root_ / dtype_name(stored);
-    export_hf_model(source_, directory, model.config, model.table, values_in(model.flat()),
+    export_hf_model(source_, directory, model.config, model.table, test::values_in(model.flat()),
                     {.stored = stored});
     Model whole = make_model();
     load(directory, whole);
@@ -82,10 +83,11 @@ TEST_P(HfFamilyTest, ExportsUnderItsNames) {
   initialise_weights(table, flat, 7, config.num_layers);
   fs::remove(source_ / "config.json");
   write(source_ / "tokenizer.json", "{}");
-  export_hf_model(source_, root_ / "family", config, table, values_in(flat), {DType::float32});
+  export_hf_model(source_, root_ / "family", config, table, test::values_in(flat),
+                  {DType::float32});
   EXPECT_EQ(read_hf_config(root_ / "family"), config);
   std::vector<float> read(values.size());
-  load_hf_weights(root_ / "family", config, table, {read.data(), {table.flat_size()}});
+  test::load_hf_weights(root_ / "family", config, table, {read.data(), {table.flat_size()}});
   EXPECT_EQ(read, values);
 }
 
@@ -104,7 +106,7 @@ TEST_F(HfModelTest, ExportAndImportRoundTrip) {
   fs::create_directory(source_ / "additional_chat_templates");
   write(source_ / "additional_chat_templates" / "tool_use.jinja", "{{ tools }}");
   const fs::path output = root_ / "made" / "model";
-  export_hf_model(source_, output, model.config, model.table, values_in(model.flat()),
+  export_hf_model(source_, output, model.config, model.table, test::values_in(model.flat()),
                   {DType::float32});
 
   EXPECT_EQ(read_file(output / "tokenizer.json"), "{\"kept\":  \"verbatim\"}\n");
@@ -116,7 +118,8 @@ TEST_F(HfModelTest, ExportAndImportRoundTrip) {
   EXPECT_FALSE(hf_matrices_are_bfloat16(output));
   // Padding must be zeroed, because ranks reduce over it.
   std::vector<float> read(model.values.size(), 99.0F);
-  load_hf_weights(output, model.config, model.table, {read.data(), {model.table.flat_size()}});
+  test::load_hf_weights(output, model.config, model.table,
+                        {read.data(), {model.table.flat_size()}});
   EXPECT_EQ(read, model.values);
   for (const auto& item : fs::directory_iterator(root_ / "made")) {
     EXPECT_EQ(item.path().filename(), "model") << "left behind";
@@ -127,7 +130,7 @@ TEST_F(HfModelTest, ExportKeepsOneTensorInMemoryAtATime) {
   Model model = make_model(/*shard_count=*/3);
   const fs::path whole = root_ / "whole";
   const fs::path single = root_ / "single";
-  export_hf_model(source_, whole, model.config, model.table, values_in(model.flat()),
+  export_hf_model(source_, whole, model.config, model.table, test::values_in(model.flat()),
                   {DType::float32});
   std::vector<float> memory;
   std::size_t asked = 0;
@@ -150,7 +153,7 @@ TEST_F(HfModelTest, ExportKeepsOneTensorInMemoryAtATime) {
 TEST_F(HfModelTest, ExportsBfloat16AndUpdatesDtypeAndRope) {
   Model model = make_model();
   const fs::path output = root_ / "bf16";
-  export_hf_model(source_, output, model.config, model.table, values_in(model.flat()),
+  export_hf_model(source_, output, model.config, model.table, test::values_in(model.flat()),
                   {DType::bfloat16});
   ordered_json expected = ordered_json::parse(kConfig);
   expected["torch_dtype"] = "bfloat16";
@@ -178,7 +181,8 @@ TEST_F(HfModelTest, ExportsOfNewerConfigurationsAreReadByOlderProgramsToo) {
   write(source_ / "config.json", newer.dump());
   const fs::path output = root_ / "newer";
   const TransformerConfig config = read_hf_config(source_);
-  export_hf_model(source_, output, config, model.table, values_in(model.flat()), {DType::float32});
+  export_hf_model(source_, output, config, model.table, test::values_in(model.flat()),
+                  {DType::float32});
   const ordered_json made = ordered_json::parse(read_file(output / "config.json"));
   EXPECT_EQ(made["rope_theta"], theta);
   EXPECT_EQ(made["rope_scaling"], ordered_json({{"rope_type", "linear"}, {"factor", 4.0}}));
@@ -189,7 +193,7 @@ TEST_F(HfModelTest, ExportsOfNewerConfigurationsAreReadByOlderProgramsToo) {
 TEST_F(HfModelTest, WritesShardsWithAnIndex) {
   Model model = make_model();
   const fs::path output = root_ / "sharded";
-  export_hf_model(source_, output, model.config, model.table, values_in(model.flat()),
+  export_hf_model(source_, output, model.config, model.table, test::values_in(model.flat()),
                   {.stored = DType::float32, .max_shard_bytes = 4000});
   EXPECT_FALSE(fs::exists(output / "model.safetensors"));
   const ordered_json index =
@@ -323,8 +327,8 @@ TEST_F(HfModelTest, AnExportStopsWhereItsSourceDoesInTransformersToo) {
   const auto exported = [&](const std::string& generation) {
     write(source_ / "generation_config.json", generation);
     Model model = make_model();
-    export_hf_model(source_, root_ / "stops", model.config, model.table, values_in(model.flat()),
-                    {DType::float32});
+    export_hf_model(source_, root_ / "stops", model.config, model.table,
+                    test::values_in(model.flat()), {DType::float32});
     return ordered_json::parse(read_file(root_ / "stops" / "generation_config.json"));
   };
   for (const char* without : {R"({"do_sample": false})", R"({"eos_token_id": null})"}) {
@@ -340,7 +344,7 @@ TEST_F(HfModelTest, ExportIsUnderChecksumsThatLoadingCompares) {
   write(source_ / "checksums.json", "another directory's");
   Model model = make_model();
   const fs::path output = root_ / "output";
-  export_hf_model(source_, output, model.config, model.table, values_in(model.flat()),
+  export_hf_model(source_, output, model.config, model.table, test::values_in(model.flat()),
                   {.stored = DType::float32,
                    .jacobi_block_size = 16,
                    .template_arguments = {{"enable_thinking", true}, {"date_string", "1 Jan"}},
@@ -421,7 +425,7 @@ TEST_F(HfModelTest, ExportReplacesAModelAndNothingElse) {
   Model model = make_model();
   const fs::path output = root_ / "output";
   const auto run = [&](const fs::path& target) {
-    export_hf_model(source_, target, model.config, model.table, values_in(model.flat()),
+    export_hf_model(source_, target, model.config, model.table, test::values_in(model.flat()),
                     {DType::float32});
   };
   run(output);
@@ -451,12 +455,12 @@ TEST_F(HfModelTest, ExportGoesWhereTheSystemFindsItsPlace) {
   fs::create_directories(root_ / "disk" / "scratch");
   fs::create_directory_symlink(root_ / "disk" / "scratch", root_ / "link");
   const fs::path given = root_ / "link" / ".." / "model";  // disk/model, not model
-  export_hf_model(source_, given, model.config, model.table, values_in(model.flat()),
+  export_hf_model(source_, given, model.config, model.table, test::values_in(model.flat()),
                   {DType::float32});
   EXPECT_TRUE(fs::exists(root_ / "disk" / "model" / "config.json"));
   EXPECT_FALSE(fs::exists(root_ / "model"));
   const fs::path ending = root_ / "link" / ".." / "other" / "";
-  export_hf_model(source_, ending, model.config, model.table, values_in(model.flat()),
+  export_hf_model(source_, ending, model.config, model.table, test::values_in(model.flat()),
                   {DType::float32});
   EXPECT_TRUE(fs::exists(root_ / "disk" / "other" / "config.json"));
 }
@@ -470,8 +474,8 @@ TEST_F(HfModelTest, ExportLeavesWhatAnotherJobWritesToTheSamePlaceAndSweepsWhatA
     write(path / "config.json", kConfig);
   }
   fs::last_write_time(left, fs::file_time_type::clock::now() - std::chrono::hours(25));
-  export_hf_model(source_, root_ / "output", model.config, model.table, values_in(model.flat()),
-                  {DType::float32});
+  export_hf_model(source_, root_ / "output", model.config, model.table,
+                  test::values_in(model.flat()), {DType::float32});
   EXPECT_TRUE(fs::exists(others / "config.json"));
   EXPECT_FALSE(fs::exists(left));
 }
@@ -490,7 +494,7 @@ TEST_F(HfModelTest, WhatAnExportWouldRefuseOrTakeAwayIsSaidBeforeIt) {
   EXPECT_NO_THROW(expect_ours());
   fs::create_directory(output);
   EXPECT_NO_THROW(expect_ours());
-  export_hf_model(source_, output, model.config, model.table, values_in(model.flat()),
+  export_hf_model(source_, output, model.config, model.table, test::values_in(model.flat()),
                   {.stored = DType::float32, .jacobi_block_size = 8});
   EXPECT_NO_THROW(expect_ours());
   for (const char* const name : {"notes.txt", "mine/best.pt"}) {
@@ -522,14 +526,14 @@ TEST_F(HfModelTest, ExportWritesAConfigurationWhereTheSourceHasNone) {
   fs::remove(source_ / "config.json");
   write(source_ / "tokenizer.json", "{}");
   const fs::path output = root_ / "fresh";
-  export_hf_model(source_, output, model.config, model.table, values_in(model.flat()),
+  export_hf_model(source_, output, model.config, model.table, test::values_in(model.flat()),
                   {DType::bfloat16});
   EXPECT_EQ(read_hf_config(output), model.config);
   EXPECT_EQ(ordered_json::parse(read_file(output / "config.json"))["torch_dtype"], "bfloat16");
 
   model.config.rope.theta = 123.0;
   EXPECT_THROW(export_hf_model(output, root_ / "other", model.config, model.table,
-                               values_in(model.flat()), {DType::bfloat16}),
+                               test::values_in(model.flat()), {DType::bfloat16}),
                DataError);
   EXPECT_FALSE(fs::exists(root_ / "other"));
 }

@@ -21,6 +21,7 @@
 #include "runtime/random.h"
 #include "runtime/tensor/buffer.h"
 #include "tests/support/tiny_config.h"
+#include "tests/support/whole_weights.h"
 #include "tests/unit/model/decoding/fake_decode_model.h"
 
 namespace jforge::test {
