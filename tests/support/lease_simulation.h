@@ -2,7 +2,7 @@
 
 /// Simulates a generating phase with the production LeaseQueue. A worker decodes several sequences
 /// at once, asks for a lease when the last prompt of one starts, and commits a lease with its last
-/// answer. For tests of the queue and tests/benchmarks/lease_simulation.cpp.
+/// answer. For tests of the queue.
 
 #include <cstdint>
 #include <vector>

@@ -56,10 +56,11 @@ class ZeroTrainerTest : public ::testing::Test {
   }
   Run train_with(KernelSet& kernels, const TrainConfig& config, SampleSource& source,
                  std::int64_t steps, TrainHooks hooks = {}, double peak_flops = 0) {
-    Model model(ranks_);
+    const RankGrid grid(comm_, config.shard_ranks);
+    Model model(grid.within.size());
     const TransformerConfig shape = tiny_config();
-    DistillationTrainer trainer({shape, model.table, kernels, comm_, account_},
-                                shard_of(model.view(), model.table, comm_.rank()), config);
+    DistillationTrainer trainer({shape, model.table, kernels, comm_, account_, &grid},
+                                shard_of(model.view(), model.table, grid.within.rank()), config);
     Run run;
     auto on_step = hooks.on_step;
     hooks.on_step = [&](const StepMetrics& metrics) {
@@ -74,7 +75,7 @@ class ZeroTrainerTest : public ::testing::Test {
     plan.checkpoint_every = 2;
     plan.peak = PeakFlops(peak_flops);
     run.outcome = trainer.run(source, plan, hooks);
-    gather_masters(trainer.store(), model.table, comm_, model.view());
+    gather_masters(trainer.store(), model.table, grid.within, model.view());
     run.weights = consolidated(model.table, model.weights);
     run.saved = saved_;
     return run;
@@ -194,10 +195,18 @@ TEST_F(ZeroTrainerTest, StagesAndPlacesOfTheStateTrainAlike) {
   SyntheticSource source(16, false);
   std::vector<float> first;
   std::uint64_t digest = 0;
-  for (const auto& [offload, budget] :
-       {std::pair<bool, std::int64_t>{false, 4096}, {true, 4096}, {false, 64}}) {
+  struct Case {
+    bool offload;
+    std::int64_t budget;
+    int shard_ranks;
+  };
+  const int half = std::max(1, ranks_ / 2);
+  for (const auto& [offload, budget, shard_ranks] :
+       {Case{false, 4096, 0}, {true, 4096, 0}, {false, 64, 0}, {false, 64, half}, {true, 64, 1}}) {
     for (const int stage : {1, 0, 2, 3}) {
-      SCOPED_TRACE(testing::Message() << "stage " << stage << ", " << budget << " tokens");
+      SCOPED_TRACE(testing::Message()
+                   << "stage " << stage << ", " << budget << " tokens, copies of " << shard_ranks);
+      config.shard_ranks = shard_ranks;
       config.optimizer.zero_stage = stage;
       config.optimizer.offload = offload;
       config.tokens_per_rank = budget;
@@ -214,6 +223,7 @@ TEST_F(ZeroTrainerTest, StagesAndPlacesOfTheStateTrainAlike) {
       }
     }
   }
+  config.shard_ranks = 0;
   EXPECT_GT(relative_l2(first, consolidated(Model(1).table, Model(1).weights)), 1e-3);
   // Weights are also gathered as bfloat16.
   config.compute = DType::bfloat16;
