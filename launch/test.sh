@@ -58,7 +58,10 @@ if [ $all = no ]; then
   :
 elif command -v nvcc >/dev/null || [ -x "${CUDACXX:-/usr/local/cuda/bin/nvcc}" ]; then
   cuda=build/cuda-release
-  cmake -S . -B "$cuda" -G Ninja -DJFORGE_TESTS=ON -DJFORGE_CUDA=ON -DJFORGE_WERROR="${JFORGE_WERROR:-ON}"
+  # Faster, and shows that sources compile together, as in the quickstart.
+  unity=()
+  [ -e "$cuda/CMakeCache.txt" ] || unity=(-DJFORGE_UNITY=ON)
+  cmake -S . -B "$cuda" -G Ninja -DJFORGE_TESTS=ON -DJFORGE_CUDA=ON -DJFORGE_WERROR="${JFORGE_WERROR:-ON}" "${unity[@]}"
   build_beside "$cuda" '' jforge gpu_tests
   cuda_build=$!
 else

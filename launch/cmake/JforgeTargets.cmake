@@ -12,7 +12,8 @@ function(jforge_library name)
     target_link_libraries(${name} PUBLIC ${ARG_LINK} PRIVATE ${ARG_PRIVATE_LINK} jforge_compile_options)
     # Shared and static libraries compile alike.
     set_target_properties(${name} PROPERTIES DEFINE_SYMBOL "")
-    if(JFORGE_UNITY AND NOT name MATCHES "kernels")
+    # cuda12_test.py compiles single sources of runtime/.
+    if(JFORGE_UNITY AND NOT name MATCHES "kernels|runtime_(comm|tensor)")
       set_target_properties(${name} PROPERTIES UNITY_BUILD ON)
     endif()
   else()
