@@ -16,7 +16,6 @@
 #include <sstream>
 
 #include "launch/config/job_fields.h"
-#include "launch/shell/man_page.h"
 #include "launch/shell/shell_completion.h"
 #include "launch/version.h"
 #include "model/decoding/decoding_method.h"
@@ -28,7 +27,7 @@ namespace jforge {
 
 namespace {
 
-// Groups of --help and the man page.
+// Groups of --help.
 constexpr const char* kOfAllRanks = "Commands that all ranks run together under mpirun";
 constexpr const char* kOfOneProcess = "Commands of one process";
 // Argument of verify and inspect (commands/artefact.h).
@@ -563,10 +562,6 @@ void add_shell(CLI::App& app, CommandLine& line) {
       };
     });
   }
-  app.add_subcommand("man", "This program's man page (roff)")->callback([&line] {
-    line.distributed = false;
-    line.run = [](const MpiSession*) { return print_document(man_page(describe_command_line())); };
-  });
 }
 
 // Returns a parser that fills `line`, which must outlive it.
@@ -576,6 +571,7 @@ std::unique_ptr<CLI::App> make_parser(CommandLine& line) {
   CLI::App& app = *parser;
   app.require_subcommand(1);
   app.set_version_flag("--version", version_text);
+  app.set_help_all_flag("--help-all", "Print the help of every command and exit");
   add_job(app, line, "run", "The whole pipeline: import, generate, train, export, evaluate, report",
           run_command);
   add_job(app, line, "pretrain", "Plain autoregressive training of a small base model",

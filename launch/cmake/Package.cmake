@@ -5,7 +5,7 @@
 #   share/jforge/launch/quickstart  the small model and its prompts; quickstart.toml names them relative to share/jforge
 #   share/jforge/modulefiles        the module file `jforge`
 #   share/doc/jforge                the documents
-#   share/man, and Debian's completion folders for bash, zsh and fish: output of `jforge man` and `jforge completion`
+#   share/man, and Debian's completion folders for bash, zsh and fish: of help2man, if it is there, and `jforge completion`
 include(GNUInstallDirs)
 set(share "${CMAKE_INSTALL_DATADIR}/jforge/launch")
 install(TARGETS jforge RUNTIME)
@@ -20,7 +20,7 @@ install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright)
 if(NOT JFORGE_SANITIZER)
   set(shell_files "${CMAKE_BINARY_DIR}/generated/shell")
-  install(FILES "${shell_files}/jforge.1" DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  install(FILES "${shell_files}/jforge.1" DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 OPTIONAL)
   install(FILES "${shell_files}/jforge" DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
   install(FILES "${shell_files}/_jforge" DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions)
   install(FILES "${shell_files}/jforge.fish" DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)

@@ -1,6 +1,6 @@
 #pragma once
 
-/// The command line as data, read from its parser, so that completions and man page match it.
+/// The command line as data, read from its parser, so that completions match it.
 
 #include <cstdint>
 #include <string>

@@ -70,12 +70,17 @@ class PackageTest(EndToEndTest):
         self.assertIn(f"{prefix / 'bin'}:", script)
 
     def expect_shell_files(self, prefix, man_page):
-        """They equal the installed program's output."""
+        """The completions equal the installed program's output."""
         installed = prefix / "bin" / "jforge"
         path = prefix / "share/man/man1" / man_page
-        page = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        self.assertEqual(self.run_program(installed, "man").out, page.decode("ascii"))
-        self.assertEqual([path], list(path.parent.iterdir()))
+        if (pathlib.Path(BUILD) / "generated/shell/jforge.1").is_file():  # help2man was there for the build
+            self.assertEqual([path], list(path.parent.iterdir()))
+            page = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+            for part in (b"SUBCOMMAND", b"\nselftest", b"EXIT STATUS", b"JFORGE_CPU", b"metrics.jsonl"):
+                self.assertIn(part, page)
+            if shutil.which("groff"):
+                shown = subprocess.run(["groff", "-ww", "-man", "-Tascii"], input=page, check=True, capture_output=True)
+                self.assertEqual(b"", shown.stderr)
         for shell, name in (("bash", "bash-completion/completions/jforge"), ("zsh", "zsh/vendor-completions/_jforge"),
                             ("fish", "fish/vendor_completions.d/jforge.fish")):
             self.assertEqual(self.run_program(installed, "completion", shell).out,

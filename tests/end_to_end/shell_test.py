@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`jforge completion` in the installed shells, as typed at a terminal, and `jforge man` in groff and man. Environment:
+"""`jforge completion` in the installed shells, as typed at a terminal. Environment:
 JFORGE_BINARY (the program); ctest sets it.
 """
 
@@ -182,31 +182,10 @@ class Fish(ShellTest):
             self.assertEqual(expected, offered[:len(expected)], line)
 
 
-class ManPage(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.page = printed("man")
-
-    def render(self, *command):
-        if not shutil.which(command[0]):
-            self.skipTest(f"{command[0]} is not installed")
-        result = subprocess.run(command, input=self.page, check=False, capture_output=True, text=True, timeout=60,
-                                encoding="utf-8", env={**os.environ, "LC_ALL": "C.UTF-8", "MANWIDTH": "80", "MANROFFOPT": ""})
-        self.assertEqual((0, ""), (result.returncode, result.stderr))
-        return re.sub("\x1b\\[[0-9;]*m|.\b", "", result.stdout)
-
-    def test_groff_renders_it_without_a_warning(self):
-        text = self.render("groff", "-ww", "-man", "-Tutf8")
-        for part in ("jforge run [OPTIONS] config", "--accept-change KEY", "EXIT STATUS", "checkpoint's"):
-            self.assertIn(part, text)
-        self.assertNotIn("\\", text)
-
-    def test_man_renders_it_without_a_warning(self):
-        self.assertIn("--dry-run", self.render("man", "--warnings", "-l", "-"))
-
+class StandardOutput(unittest.TestCase):
     def test_a_full_disk_is_an_error(self):
         with open("/dev/full", "w", encoding="utf-8") as full:
-            for words in (["man"], ["completion", "bash"], ["schema"], ["--help"], ["run", "--help"], ["--version"]):
+            for words in (["completion", "bash"], ["schema"], ["--help"], ["run", "--help"], ["--version"]):
                 result = subprocess.run([BINARY, *words], check=False, stdout=full, stderr=subprocess.PIPE, text=True,
                                         timeout=60)
                 self.assertEqual((4, "jforge: standard output could not be written\n"), (result.returncode, result.stderr))
@@ -224,7 +203,7 @@ class ManPage(unittest.TestCase):
         self.expect_without_reader(0, ["--help"], ["--version"], ["probe", "decode", "--help"])
 
     def test_a_reader_who_leaves_midway_ends_a_command_as_sigpipe_would(self):
-        self.expect_without_reader(128 + signal.SIGPIPE, ["schema"], ["schema", "--reference"], ["man"])
+        self.expect_without_reader(128 + signal.SIGPIPE, ["schema"], ["schema", "--reference"])
 
 
 if __name__ == "__main__":
