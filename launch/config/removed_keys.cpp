@@ -31,6 +31,8 @@ constexpr const char* kByCompat = "set train.compat";
 constexpr const char* kDataFields = "name the fields \"question\" and \"answer\"";
 constexpr const char* kOwnTemplate = "put the chat template into pretrain.tokenizer";
 constexpr const char* kByLimit = "set generate.max_new_tokens and train.filter_eos";
+constexpr const char* kNoLookahead =
+    "the method \"lookahead\" was removed; \"prompt_lookup\" needs no training either";
 constexpr KeyChange kOfOtherLoss = {.other_loss = true};
 constexpr KeyChange kOfSamples = {.fixed_from = FixedFrom::round};
 
@@ -56,8 +58,12 @@ constexpr RemovedKey kRemoved[] = {
     {"train.filter_max_tokens", kByLimit, "", kOfSamples, true},
     {"train.check_replicas_every", "ranks are compared at every step"},
     {"train.check_owned_state", "set train.check_state_every"},
-    {"evaluate.lookahead_guesses", "set evaluate.lookahead_window"},
-    {"sweep.lookahead_guesses", "set sweep.lookahead_window"},
+    {"evaluate.lookahead_guesses", kNoLookahead},
+    {"evaluate.lookahead_ngram", kNoLookahead},
+    {"evaluate.lookahead_window", kNoLookahead},
+    {"sweep.lookahead_guesses", kNoLookahead},
+    {"sweep.lookahead_ngram", kNoLookahead},
+    {"sweep.lookahead_window", kNoLookahead},
     {"sweep.tasks", "set evaluate.tasks"},
     {"sweep.include_ar", "greedy decoding is always measured"},
     {"pretrain.device", "set model.device"},

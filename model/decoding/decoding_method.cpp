@@ -85,8 +85,8 @@ void apply_sampling(const SamplingOptions& sampling, DecodingMethod& method) {
 const std::map<std::string, MethodEntry, std::less<>>& registry() {
   static const std::map<std::string, MethodEntry, std::less<>> methods = [] {
     std::map<std::string, MethodEntry, std::less<>> all;
-    for (const auto& of_one_file : {greedy_methods(), jacobi_methods(), lookahead_methods(),
-                                    multi_block_methods(), prompt_lookup_methods()}) {
+    for (const auto& of_one_file :
+         {greedy_methods(), jacobi_methods(), multi_block_methods(), prompt_lookup_methods()}) {
       for (const MethodEntry& entry : of_one_file) {
         all.emplace(entry.name, entry);
       }

@@ -34,7 +34,6 @@ struct DecodingMethod {
 ///  - "ar": one token per forward, the baseline;
 ///  - "jacobi": running window (METHOD.md §6.2), for plain generation;
 ///  - "jacobi_shrinking": shrinking window, which makes trajectories (§1);
-///  - "lookahead": lookahead decoding (§6.3), a baseline;
 ///  - "mr": multi-block decoding with rejection recycling (§6.3). Variant "paper":
 ///    SpawnMode::clone; "authors": also pseudo_on_every_row, and the pool holds verification_size
 ///    sequences;

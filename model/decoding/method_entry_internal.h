@@ -51,7 +51,6 @@ template <class Options>
 
 [[nodiscard]] std::vector<MethodEntry> greedy_methods();
 [[nodiscard]] std::vector<MethodEntry> jacobi_methods();
-[[nodiscard]] std::vector<MethodEntry> lookahead_methods();
 [[nodiscard]] std::vector<MethodEntry> multi_block_methods();
 [[nodiscard]] std::vector<MethodEntry> prompt_lookup_methods();
 

@@ -33,7 +33,7 @@ TITLES = {"base": "base", "jacobi-forcing": "noise mask, linear schedule",
           "jf-random": "noise mask, random schedule", "cllm": "clean mask, random schedule",
           "sft": "SFT (consistency weight 0)"}
 # In the tables' order.
-METHODS = ("jacobi", "jacobi_shrinking", "mr", "mr_lookup", "mr_paper", "mr_repo", "prompt_lookup", "lookahead")
+METHODS = ("jacobi", "jacobi_shrinking", "mr", "mr_lookup", "mr_paper", "mr_repo", "prompt_lookup")
 
 
 def title(arm):

@@ -25,7 +25,7 @@
 #   --finetune N     steps of 16 samples (default 300)
 #   --steps "N M"    of the two rounds, of 16 samples each (default "300 150"); "N": the first round alone
 #   --blocks "B …"   inference block sizes (default "16 32 64 128")
-#   --methods "A B"  measured beside AR (default "jacobi mr"); lookahead, which has no block size, with default settings
+#   --methods "A B"  measured beside AR (default "jacobi mr")
 #   --limit N        test problems (default 60)
 #   --lines "N M"    fewest and most changes of a ledger (default those of make_ledger.py; "8 12": 164 to 257 tokens)
 #   --tiny           the quickstart's small model, short ledgers and few steps: tries the script in minutes
@@ -151,13 +151,11 @@ train() {
 }
 
 evaluate() {
-  local name=$1 directory=$2 method axis
+  local name=$1 directory=$2 method
   for method in $methods; do
-    axis="block_size=$(block_list)"
-    [ "$method" != lookahead ] || axis="lookahead_window=[15]"
     # AR's answers are decoded once; its speed is measured beside each method.
     run sweep "$config" --model "$directory" --name "$name" --out "$work/evaluation/$name" \
-      --set "sweep.method=$method" --set "sweep.$axis" --set "evaluate.tasks=$tasks" \
+      --set "sweep.method=$method" --set "sweep.block_size=$(block_list)" --set "evaluate.tasks=$tasks" \
       --set "evaluate.data=$tested" --set "evaluate.limit=$limit" "${extra[@]}"
     cp "$work/evaluation/$name/sweep/sweep.json" "$work/evaluation/$name/$method.json"
   done

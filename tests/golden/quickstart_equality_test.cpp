@@ -22,7 +22,6 @@
 #include "model/decoding/decode_engine.h"
 #include "model/decoding/greedy_decoder.h"
 #include "model/decoding/jacobi_decoder.h"
-#include "model/decoding/lookahead_decoder.h"
 #include "model/decoding/multi_block_decoder.h"
 #include "model/transformer/inference_transformer.h"
 #include "tests/support/tested_kernel_set.h"
@@ -240,27 +239,6 @@ TEST_F(QuickstartMultiBlock, EqualsGreedy) {
                                   static_cast<double>(total_forwards(found)));
     RecordProperty(setting.name, tokens_per_forward);
   }
-}
-
-using QuickstartLookahead = QuickstartEquality;
-
-TEST_F(QuickstartLookahead, EqualsGreedy) {
-  const auto found = quickstart_->decode(
-      [](DecodeRequest request) {
-        return make_lookahead_decoder(std::move(request),
-                                      {.window = 8, .ngram = 4, .guesses = 8, .seed = 11});
-      },
-      kSlots - 17, kMultiBlockProblems);
-  std::int64_t greedy_forwards = 0;
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    const DecodeResult& greedy = quickstart_->greedy()[i];
-    ASSERT_EQ(found[i].tokens, greedy.tokens) << "problem " << i;
-    greedy_forwards += greedy.forwards;
-  }
-  EXPECT_LT(total_forwards(found), greedy_forwards);
-  std::string tokens_per_forward = fmt::format(
-      "{:.3f}", static_cast<double>(greedy_forwards) / static_cast<double>(total_forwards(found)));
-  RecordProperty("tokens_per_forward", tokens_per_forward);
 }
 
 using QuickstartAnswers = QuickstartEquality;

@@ -9,7 +9,6 @@
 
 #include "model/decoding/greedy_decoder.h"
 #include "model/decoding/jacobi_decoder.h"
-#include "model/decoding/lookahead_decoder.h"
 #include "model/decoding/multi_block_decoder.h"
 #include "model/decoding/prompt_lookup_decoder.h"
 #include "model/decoding/sequence_decoder.h"
@@ -33,16 +32,7 @@ inline MultiBlockOptions multi_block_options(std::uint64_t which) {
           .round = 1};
 }
 
-inline LookaheadOptions lookahead_options(std::uint64_t which) {
-  return {.window = 1 + static_cast<std::int32_t>(which * 5 % 6),
-          .ngram = 2 + static_cast<std::int32_t>(which * 2 % 5),
-          .guesses = static_cast<std::int32_t>((which + 3) % 5),
-          .ngram_pool = which % 3 == 0 ? 1024 : static_cast<std::int32_t>(which * 3 % 20),
-          .seed = 9 + which,
-          .round = 1};
-}
-
-inline constexpr std::uint64_t kMethods = 7;
+inline constexpr std::uint64_t kMethods = 6;
 
 inline std::unique_ptr<SequenceDecoder> make_decoder(std::uint64_t which, DecodeRequest request) {
   const auto n = static_cast<std::int32_t>(1 + which * 5 % 13);
@@ -61,8 +51,6 @@ inline std::unique_ptr<SequenceDecoder> make_decoder(std::uint64_t which, Decode
           {.block_size = n, .seed = 6, .complete_blocks = true, .record_states = true});
     case 4:
       return make_multi_block_decoder(std::move(request), multi_block_options(which / kMethods));
-    case 5:
-      return make_lookahead_decoder(std::move(request), lookahead_options(which / kMethods));
     default:
       return make_prompt_lookup_decoder(
           std::move(request),

@@ -18,7 +18,6 @@
 #include "model/decoding/decode_engine.h"
 #include "model/decoding/greedy_decoder.h"
 #include "model/decoding/jacobi_decoder.h"
-#include "model/decoding/lookahead_decoder.h"
 #include "model/decoding/multi_block_decoder.h"
 #include "model/kernels/result_sums.h"
 #include "model/transformer/cache_pages.h"
@@ -678,8 +677,7 @@ std::vector<DecodeResult> decode_requests(TinyModel& model, KernelSet& kernels,
     decoders.push_back(
         !every_method  ? make_greedy_decoder(std::move(request))
         : i < kMethods ? make_decoder(i, std::move(request))
-        : i % 2 == 0   ? make_multi_block_decoder(std::move(request), multi_block_options(15 + i))
-                       : make_lookahead_decoder(std::move(request), lookahead_options(i)));
+                       : make_multi_block_decoder(std::move(request), multi_block_options(15 + i)));
   }
   std::vector<DecodeResult> results = decode_all(engine, std::move(decoders));
   std::ranges::sort(results, {}, &DecodeResult::id);

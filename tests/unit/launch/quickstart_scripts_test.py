@@ -310,9 +310,6 @@ class StudyReal(ScriptTest):
                 put(f"evaluation/{arm}/{method}.json", json.dumps(
                     {"task": "ledger", "baseline": figures(0.8, 1),
                      "points": [{"settings": {"block_size": 64}, **figures(0.8, tpf, speed=speed)}]}))
-            put(f"evaluation/{arm}/lookahead.json", json.dumps(
-                {"task": "ledger", "baseline": figures(0.8, 1),
-                 "points": [{"settings": {"lookahead_window": 15}, **figures(0.8, 1.5)}]}))
             put(f"evaluation/{arm}/sweep/{arm}/ledger.ar.jsonl", "".join(json.dumps(
                 {"index": i, "text": text, "stop": ("eos", "length")[i]}) + "\n" for i, text in enumerate(texts)))
             answers = work / f"evaluation/{arm}/answers.jsonl"
@@ -332,7 +329,6 @@ class StudyReal(ScriptTest):
         self.assertIn("| tokens/s, batch 4 | over AR |", out)
         self.assertIn("**Speeds at batch 4 mean little: a busy machine.**", out)
         self.assertIn("| SFT (consistency weight 0) | mr | 240.0 |", out)
-        self.assertIn("| base | lookahead | – | 80.0 % | 40.0–100.0 % | 1.50 | 1.40–1.60 |", out)
         self.assertIn("| base | -1.5000 | – | 100.0 % | 0.0 % | – |", out)
         self.assertIn("| SFT (consistency weight 0) | -1.7500 | -0.2500 (-0.5000 to +0.0000) | 50.0 % | 30.0 % | "
                       "+30.0 (+0.0 to +60.0) |", out)

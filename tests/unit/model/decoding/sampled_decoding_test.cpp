@@ -10,7 +10,6 @@
 #include "model/decoding/decode_engine.h"
 #include "model/decoding/greedy_decoder.h"
 #include "model/decoding/jacobi_decoder.h"
-#include "model/decoding/lookahead_decoder.h"
 #include "model/decoding/multi_block_decoder.h"
 #include "model/decoding/prompt_lookup_decoder.h"
 #include "tests/unit/model/decoding/fake_decode_model.h"
@@ -46,11 +45,6 @@ std::map<std::string, Maker> methods() {
                                          .spawn_ratio = 0.4,
                                          .match_length = static_cast<std::int32_t>(seed),
                                          .seed = seed});
-      };
-      makers["lookahead" + end] = [=](DecodeRequest request) {
-        return make_lookahead_decoder(
-            std::move(request),
-            {.window = n, .ngram = 1 + static_cast<std::int32_t>(2 * seed), .seed = seed});
       };
       makers["prompt_lookup" + end] = [=](DecodeRequest request) {
         return make_prompt_lookup_decoder(

@@ -90,8 +90,8 @@ TEST(EvaluateConfig, AnEntryOfTasksMayNameItsStyle) {
 }
 
 TEST(DecodingMethod, KnownNames) {
-  EXPECT_THAT(decoding_method_names(), ElementsAre("ar", "jacobi", "jacobi_shrinking", "lookahead",
-                                                   "mr", "mr_lookup", "prompt_lookup"));
+  EXPECT_THAT(decoding_method_names(),
+              ElementsAre("ar", "jacobi", "jacobi_shrinking", "mr", "mr_lookup", "prompt_lookup"));
 }
 
 TEST(DecodingMethod, VariantsOfMultiBlockDecodingAreNamed) {
