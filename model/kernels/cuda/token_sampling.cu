@@ -3,7 +3,7 @@
 ///
 /// Latency is the bound: a row's V logits are read two to four times from the L2 cache, where the
 /// product left them. Data sheets suggest 0.05 ms a row, 0.12 with top-k and 0.65 with top-p alone,
-/// against 0.8 to 1.7 ms on the host (decoder_benchmark); not measured.
+/// against 0.8 to 1.7 ms on the host (decoding.md); not measured.
 
 #include <cmath>
 #include <cstring>
