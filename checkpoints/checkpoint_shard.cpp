@@ -101,14 +101,6 @@ void ShardFile::read(std::size_t number, ShardVector vector, std::int64_t begin,
   state_->file.read_slice<float>(dataset, begin, target);
 }
 
-CheckpointShard write_shard(const std::filesystem::path& directory, const ShardOwner& owner,
-                            std::span<const ShardSlice> slices, const ShardValues& values) {
-  ShardWriter writer(directory, owner, slices, values);
-  while (writer.advance()) {
-  }
-  return writer.shard();
-}
-
 void verify_shard(const std::filesystem::path& directory, const CheckpointShard& shard) {
   const std::filesystem::path path = directory / shard.file;
   await_file(path);

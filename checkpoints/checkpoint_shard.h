@@ -32,12 +32,6 @@ struct ShardValues {
   std::span<const float> second_moment;
 };
 
-/// Durably publishes a shard in the existing `directory`. Throws EnvironmentError, leaving no file.
-[[nodiscard]] CheckpointShard write_shard(const std::filesystem::path& directory,
-                                          const ShardOwner& owner,
-                                          std::span<const ShardSlice> slices,
-                                          const ShardValues& values);
-
 /// Throws DataError if the file's size or checksum is wrong. HDF5 could loop on a damaged file.
 void verify_shard(const std::filesystem::path& directory, const CheckpointShard& shard);
 

@@ -190,9 +190,4 @@ PackedSample make_packed_sample(const Trajectory& trajectory, const NoiseSchedul
   return sample;
 }
 
-std::int64_t packed_length(const Trajectory& trajectory) {
-  return static_cast<std::int64_t>(trajectory.prompt.size()) +
-         2 * static_cast<std::int64_t>(trajectory.blocks.size()) * trajectory.block_size;
-}
-
 }  // namespace jforge

@@ -113,7 +113,4 @@ class StateChoice {
 [[nodiscard]] PackedSample make_packed_sample(const Trajectory& trajectory,
                                               const NoiseScheduleOptions& options);
 
-/// Returns P + 2·n·N.
-[[nodiscard]] std::int64_t packed_length(const Trajectory& trajectory);
-
 }  // namespace jforge

@@ -62,42 +62,15 @@ std::int64_t SampleOrder::at(std::int64_t index) const {
   return cached.permutation[static_cast<std::size_t>(index % options_.num_samples)];
 }
 
-std::vector<std::int64_t> SampleOrder::next_batch() {
-  std::vector<std::int64_t> batch;
-  batch.reserve(static_cast<std::size_t>(options_.batch_samples));
-  while (static_cast<std::int64_t>(batch.size()) < options_.batch_samples) {
-    if (cursor_.position == options_.num_samples) {
-      cursor_ = {cursor_.epoch + 1, 0};
-    }
-    batch.push_back(at(cursor_.epoch * options_.num_samples + cursor_.position));
-    ++cursor_.position;
-  }
-  return batch;
-}
-
-void SampleOrder::seek(SampleCursor cursor) {
-  if (cursor.epoch < 0 || cursor.position < 0 || cursor.position > options_.num_samples) {
-    throw DataError(fmt::format(
-        "data cursor (epoch {}, position {}) is outside of an order of {} samples: the checkpoint "
-        "belongs to another set of samples",
-        cursor.epoch, cursor.position, options_.num_samples));
-  }
-  cursor_ = cursor;
-}
-
 std::vector<std::int64_t> consumed_samples(const SampleOrderOptions& options, std::int64_t steps) {
-  SampleOrder order(options);
+  const SampleOrder order(options);
   std::vector<bool> seen(static_cast<std::size_t>(options.num_samples), false);
   std::vector<std::int64_t> result;
-  for (std::int64_t step = 0; step < steps; ++step) {
-    for (const std::int64_t sample : order.next_batch()) {
-      if (!seen[static_cast<std::size_t>(sample)]) {
-        seen[static_cast<std::size_t>(sample)] = true;
-        result.push_back(sample);
-      }
-    }
-    if (result.size() == seen.size()) {
-      break;
+  for (std::int64_t i = 0; i < steps * options.batch_samples && result.size() < seen.size(); ++i) {
+    const std::int64_t sample = order.at(i);
+    if (!seen[static_cast<std::size_t>(sample)]) {
+      seen[static_cast<std::size_t>(sample)] = true;
+      result.push_back(sample);
     }
   }
   return result;

@@ -9,12 +9,6 @@
 
 namespace jforge {
 
-struct SampleCursor {
-  std::int64_t epoch = 0;
-  std::int64_t position = 0;
-  friend bool operator==(const SampleCursor&, const SampleCursor&) = default;
-};
-
 struct SampleOrderOptions {
   std::uint64_t seed = 0;
   std::uint64_t round = 0;
@@ -38,19 +32,13 @@ class SampleOrder {
  public:
   explicit SampleOrder(const SampleOrderOptions& options);
 
-  /// Returns the next global batch, which may span epochs, and advances the cursor.
-  [[nodiscard]] std::vector<std::int64_t> next_batch();
   /// Returns the sample at position `index` ≥ 0 of the stream. Cheap within the two cached epochs.
   [[nodiscard]] std::int64_t at(std::int64_t index) const;
 
   [[nodiscard]] const SampleOrderOptions& options() const noexcept { return options_; }
-  [[nodiscard]] SampleCursor cursor() const { return cursor_; }
-  /// Throws DataError if `cursor` lies outside of this order.
-  void seek(SampleCursor cursor);
 
  private:
   SampleOrderOptions options_;
-  SampleCursor cursor_;
   struct Epoch {
     std::int64_t epoch = -1;
     std::vector<std::int64_t> permutation;

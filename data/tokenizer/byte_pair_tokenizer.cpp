@@ -279,10 +279,6 @@ bool BytePairTokenizer::holds_special_token(std::string_view utf8_text) const {
   return found;
 }
 
-bool BytePairTokenizer::has_token(TokenId id) const {
-  return tables_->ids.kind(id) != IdTable::Kind::none;
-}
-
 std::int64_t BytePairTokenizer::vocabulary_size() const {
   return static_cast<std::int64_t>(tables_->ids.bytes.size());
 }

@@ -52,8 +52,6 @@ class BytePairTokenizer {
   /// DataError.
   [[nodiscard]] std::string decode(std::span<const TokenId> ids, bool skip_special = false) const;
 
-  [[nodiscard]] bool has_token(TokenId id) const;
-
   /// Returns true if encode() would find a special token.
   [[nodiscard]] bool holds_special_token(std::string_view utf8_text) const;
 

@@ -10,7 +10,7 @@
 #include "tests/distributed/workers/zero_fixture.h"
 #include "tests/support/mpi_test.h"
 #include "tests/support/shard_of.h"
-#include "tests/support/whole_weights.h"
+#include "tests/unit/checkpoints/checkpoint_fixture.h"
 #include "workers/train/training_checkpoint.h"
 
 namespace jforge {
@@ -161,8 +161,7 @@ TEST_F(CheckpointResumeTest, WeightsAloneLoadAtAnyShardCount) {
   const Result trained = train(3, 100);
   const CheckpointSearch search = find_newest_checkpoint(comm_, root_.path());
   Model model(1);
-  read_weights(*search.newest, model.table, model.view());
-  EXPECT_EQ(consolidated(model.table, model.weights), trained.weights);
+  EXPECT_EQ(consolidated(model.table, read_weights(*search.newest, model.table)), trained.weights);
 }
 
 TEST_F(CheckpointResumeTest, ACheckpointOfAnotherWorldSizeResumes) {
@@ -182,17 +181,14 @@ TEST_F(CheckpointResumeTest, ACheckpointOfAnotherWorldSizeResumes) {
     CheckpointManifest manifest = search.newest->manifest;
     manifest.world_size = kOther;
     manifest.shards.clear();
-    const auto size = static_cast<std::size_t>(shard_vector_size(table));
     for (int rank = 0; rank < kOther; ++rank) {
-      std::vector<float> vectors[3] = {std::vector<float>(size), std::vector<float>(size),
-                                       std::vector<float>(size)};
-      read_shard_vectors(*search.newest, table, rank, vectors[0], vectors[1], vectors[2]);
       const auto slices = shard_slices(table, rank);
       std::vector<float> packed[3];
       for (int v = 0; v < 3; ++v) {
+        const auto values = read_shard(*search.newest, table, rank, static_cast<ShardVector>(v));
         for (const ShardSlice& slice : slices) {
-          packed[v].insert(packed[v].end(), vectors[v].begin() + slice.shard_begin,
-                           vectors[v].begin() + slice.shard_begin + slice.size());
+          packed[v].insert(packed[v].end(), values.begin() + slice.shard_begin,
+                           values.begin() + slice.shard_begin + slice.size());
         }
       }
       manifest.shards.push_back(write_shard(directory, {1, 3, kOther, rank, manifest.nonce}, slices,

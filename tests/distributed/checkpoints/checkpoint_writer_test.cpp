@@ -19,7 +19,6 @@
 #include "tests/support/file_size_limit.h"
 #include "tests/support/message_of.h"
 #include "tests/support/mpi_test.h"
-#include "tests/support/whole_weights.h"
 #include "tests/unit/checkpoints/checkpoint_fixture.h"
 
 namespace jforge {
@@ -52,17 +51,11 @@ class CheckpointWriterTest : public ::testing::Test {
     ASSERT_TRUE(search.newest.has_value());
     EXPECT_EQ(search.newest->manifest.state, training_state(1, step));
     const SimulatedState expected(3, seed);
-    std::vector<float> flat(expected.weights.size());
-    read_weights(*search.newest, expected.table,
-                 TensorView(flat.data(), {expected.table.flat_size()}));
-    EXPECT_EQ(flat, expected.weights);
-    const auto size = static_cast<std::size_t>(shard_vector_size(expected.table));
-    std::vector<float> weights(size);
-    std::vector<float> first(size);
-    std::vector<float> second(size);
-    read_shard_vectors(*search.newest, expected.table, 1, weights, first, second);
-    EXPECT_EQ(first, expected.first[1]);
-    EXPECT_EQ(second, expected.second[1]);
+    EXPECT_EQ(read_weights(*search.newest, expected.table), expected.weights);
+    EXPECT_EQ(read_shard(*search.newest, expected.table, 1, ShardVector::first_moment),
+              expected.first[1]);
+    EXPECT_EQ(read_shard(*search.newest, expected.table, 1, ShardVector::second_moment),
+              expected.second[1]);
   }
   std::vector<std::int64_t> steps() const {
     comm_.barrier();

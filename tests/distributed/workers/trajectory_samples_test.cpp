@@ -160,7 +160,8 @@ TEST_F(TrajectorySamplesTest, WhatIsCleanedAwayIsPassedOverOnEveryRank) {
     do {
       ++place;
     } while (!keeps(order.at(place)));
-    EXPECT_EQ(samples.length(index), packed_length(make_trajectory(order.at(place))));
+    EXPECT_EQ(samples.length(index),
+              make_packed_sample(make_trajectory(order.at(place)), schedule_).packed_length());
   }
   EXPECT_GT(place, kSteps * kBatch) << "nothing was passed over";
   // Without removals nothing changes; with no sample left it is an error.

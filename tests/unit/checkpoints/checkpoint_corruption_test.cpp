@@ -8,7 +8,6 @@
 #include "runtime/error.h"
 #include "runtime/read_file.h"
 #include "tests/support/message_of.h"
-#include "tests/support/whole_weights.h"
 #include "tests/unit/checkpoints/checkpoint_fixture.h"
 
 namespace jforge {
@@ -106,9 +105,7 @@ TEST_F(CheckpointCorruption, AVersionThatIsNotTheManifestsIsRefused) {
                            ? test::simulate_shard_of_version_1(directory, state, manifest, 0)
                            : test::simulate_shard(directory, state, manifest, 0)};
     commit_checkpoint(directory, manifest);
-    std::vector<float> flat(static_cast<std::size_t>(state.table.flat_size()));
-    EXPECT_THROW(test::read_weights(open_checkpoint(directory), state.table,
-                                    TensorView(flat.data(), {state.table.flat_size()})),
+    EXPECT_THROW(static_cast<void>(test::read_weights(open_checkpoint(directory), state.table)),
                  DataError);
   }
 }
@@ -190,10 +187,8 @@ void expect_refused_by_its_own_word(const std::function<void(CheckpointManifest&
                      test::simulate_shard(directory, state, lie, 1)};
   commit_checkpoint(directory, manifest);
   const Checkpoint checkpoint = open_checkpoint(directory);
-  std::vector<float> flat(static_cast<std::size_t>(state.table.flat_size()));
-  const std::string message = test::message_of<DataError>([&] {
-    test::read_weights(checkpoint, state.table, TensorView(flat.data(), {state.table.flat_size()}));
-  });
+  const std::string message = test::message_of<DataError>(
+      [&] { static_cast<void>(test::read_weights(checkpoint, state.table)); });
   EXPECT_THAT(message, HasSubstr("shard-00001-of-00002.h5 is a foreign shard"))
       << "read a foreign shard";
   EXPECT_THAT(message, HasSubstr(reason));
@@ -219,16 +214,14 @@ TEST(CheckpointMoments, WeightsOnlyIsReadableButNotResumable) {
     parameter.insert(parameter.end(), state.weights.begin() + slice.flat_begin,
                      state.weights.begin() + slice.flat_begin + slice.size());
   }
-  manifest.shards = {write_shard(directory, {1, 7, 1, 0, "n"}, slices, {parameter, {}, {}})};
+  manifest.shards = {test::write_shard(directory, {1, 7, 1, 0, "n"}, slices, {parameter, {}, {}})};
   commit_checkpoint(directory, manifest);
   const Checkpoint checkpoint = open_checkpoint(directory);
-  std::vector<float> weights(static_cast<std::size_t>(shard_vector_size(state.table)));
-  std::vector<float> first(weights.size());
-  std::vector<float> second(weights.size());
-  test::read_shard_vectors(checkpoint, state.table, 0, weights, {}, {});
-  EXPECT_EQ(weights, state.weights);
-  EXPECT_THROW(test::read_shard_vectors(checkpoint, state.table, 0, weights, first, second),
-               DataError);
+  EXPECT_EQ(test::read_shard(checkpoint, state.table, 0, ShardVector::parameter), state.weights);
+  for (const ShardVector moment : {ShardVector::first_moment, ShardVector::second_moment}) {
+    EXPECT_THROW(static_cast<void>(test::read_shard(checkpoint, state.table, 0, moment)),
+                 DataError);
+  }
 }
 
 }  // namespace

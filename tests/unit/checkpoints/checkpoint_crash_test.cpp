@@ -11,7 +11,6 @@
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
 #include "tests/support/file_size_limit.h"
-#include "tests/support/whole_weights.h"
 #include "tests/unit/checkpoints/checkpoint_fixture.h"
 
 namespace jforge {
@@ -62,10 +61,7 @@ TEST(CheckpointCrash, KilledAnywhereOldOrNewLoads) {
       ASSERT_TRUE(step == 500 || step == 1000);
       (step == 500 ? old_loaded : new_loaded) += 1;
       const test::SimulatedState expected(3, step == 500 ? 5 : 6);
-      std::vector<float> flat(expected.weights.size());
-      test::read_weights(*search.newest, expected.table,
-                         TensorView(flat.data(), {expected.table.flat_size()}));
-      EXPECT_EQ(flat, expected.weights);
+      EXPECT_EQ(test::read_weights(*search.newest, expected.table), expected.weights);
       sweep_temporaries(root.path());
       std::filesystem::remove_all(root.path() / checkpoint_directory_name(1, 2000));
       simulate_checkpoint(root.path(), 1, 2000, 1, 7);

@@ -19,6 +19,7 @@
 #include "checkpoints/checkpoint_shard.h"
 #include "checkpoints/checkpoint_writer.h"
 #include "checkpoints/shard_slices.h"
+#include "checkpoints/shard_writer.h"
 #include "data/hdf5/hdf5_file.h"
 #include "model/transformer/parameter_table.h"
 #include "runtime/content_hash.h"
@@ -97,6 +98,29 @@ struct PackedShard {
   std::vector<ShardSlice> slices;
   std::array<std::vector<float>, 3> vectors;  ///< by ShardVector
 };
+
+inline CheckpointShard write_shard(const std::filesystem::path& directory, const ShardOwner& owner,
+                                   std::span<const ShardSlice> slices, const ShardValues& values) {
+  ShardWriter writer(directory, owner, slices, values);
+  while (writer.advance()) {
+  }
+  return writer.shard();
+}
+
+/// Returns the table's flat vector of weights.
+inline std::vector<float> read_weights(const Checkpoint& checkpoint, const ParameterTable& table) {
+  const ParameterTable::Range all{0, table.flat_size()};
+  std::vector<float> flat(static_cast<std::size_t>(table.flat_size()), -1.0F);
+  SliceReader(checkpoint, table).read(ShardVector::parameter, {&all, 1}, flat);
+  return flat;
+}
+
+inline std::vector<float> read_shard(const Checkpoint& checkpoint, const ParameterTable& table,
+                                     int shard, ShardVector vector) {
+  std::vector<float> values(static_cast<std::size_t>(shard_vector_size(table)), -1.0F);
+  SliceReader(checkpoint, table).read_shard(vector, shard, values);
+  return values;
+}
 
 inline CheckpointShard simulate_shard(const std::filesystem::path& directory,
                                       const SimulatedState& state,

@@ -3,7 +3,6 @@
 
 #include "runtime/error.h"
 #include "tests/support/message_of.h"
-#include "tests/support/whole_weights.h"
 #include "tests/unit/checkpoints/checkpoint_fixture.h"
 
 namespace jforge {
@@ -16,15 +15,14 @@ using test::tiny_config;
 
 void expect_reads_as(const Checkpoint& checkpoint, int world, int seed) {
   const SimulatedState expected(world, seed);
-  const auto size = static_cast<std::size_t>(shard_vector_size(expected.table));
   for (int rank = 0; rank < world; ++rank) {
-    std::vector<float> weights(size, -1.0F);
-    std::vector<float> first(size, -1.0F);
-    std::vector<float> second(size, -1.0F);
-    test::read_shard_vectors(checkpoint, expected.table, rank, weights, first, second);
-    EXPECT_EQ(first, expected.first[static_cast<std::size_t>(rank)])
+    const auto read = [&](ShardVector vector) {
+      return test::read_shard(checkpoint, expected.table, rank, vector);
+    };
+    const std::vector<float> weights = read(ShardVector::parameter);
+    EXPECT_EQ(read(ShardVector::first_moment), expected.first[static_cast<std::size_t>(rank)])
         << "rank " << rank << " of " << world;
-    EXPECT_EQ(second, expected.second[static_cast<std::size_t>(rank)])
+    EXPECT_EQ(read(ShardVector::second_moment), expected.second[static_cast<std::size_t>(rank)])
         << "rank " << rank << " of " << world;
     for (const ShardGroup& group : shard_groups(expected.table, rank)) {
       for (std::int64_t i = 0; i < group.size; ++i) {
@@ -33,10 +31,7 @@ void expect_reads_as(const Checkpoint& checkpoint, int world, int seed) {
       }
     }
   }
-  std::vector<float> flat(expected.weights.size(), -1.0F);
-  test::read_weights(checkpoint, expected.table,
-                     TensorView(flat.data(), {expected.table.flat_size()}));
-  EXPECT_EQ(flat, expected.weights);
+  EXPECT_EQ(test::read_weights(checkpoint, expected.table), expected.weights);
   MemoryAccount account("tensors");
   CheckpointTensors tensors(checkpoint, expected.table, account);
   for (const ParameterEntry& entry : expected.table.entries()) {
@@ -144,7 +139,7 @@ TEST(CheckpointReshard, AnyRangesOfTheFlatVector) {
                   expected.weights.begin() + range.end);
   }
   std::vector<float> found(wanted.size(), -1.0F);
-  test::read_slices(checkpoint, expected.table, ShardVector::parameter, ranges, found);
+  SliceReader(checkpoint, expected.table).read(ShardVector::parameter, ranges, found);
   EXPECT_EQ(found, wanted);
 }
 
@@ -156,14 +151,11 @@ TEST(CheckpointReshard, OpensOnlyTheFilesItNeeds) {
     std::filesystem::remove(directory / shard_file_name(other, 4));
   }
   const SimulatedState expected(4, 1);
-  const auto size = static_cast<std::size_t>(shard_vector_size(expected.table));
-  std::vector<float> weights(size);
-  std::vector<float> first(size);
-  std::vector<float> second(size);
-  test::read_shard_vectors(checkpoint, expected.table, 2, weights, first, second);
-  EXPECT_EQ(first, expected.first[2]);
-  EXPECT_THROW(test::read_shard_vectors(checkpoint, expected.table, 1, weights, first, second),
-               DataError);
+  const auto read = [&](int shard) {
+    return test::read_shard(checkpoint, expected.table, shard, ShardVector::first_moment);
+  };
+  EXPECT_EQ(read(2), expected.first[2]);
+  EXPECT_THROW(static_cast<void>(read(1)), DataError);
 }
 
 TEST(CheckpointReshard, AnotherModelIsRefusedByTensorName) {
@@ -172,10 +164,8 @@ TEST(CheckpointReshard, AnotherModelIsRefusedByTensorName) {
   TransformerConfig wider = tiny_config();
   wider.intermediate_size = 48;
   const ParameterTable table(wider, 1);
-  std::vector<float> flat(static_cast<std::size_t>(table.flat_size()));
-  EXPECT_THAT(test::message_of<DataError>([&] {
-                test::read_weights(checkpoint, table, TensorView(flat.data(), {table.flat_size()}));
-              }),
+  EXPECT_THAT(test::message_of<DataError>(
+                  [&] { static_cast<void>(test::read_weights(checkpoint, table)); }),
               ::testing::HasSubstr("mlp.gate_proj.weight [40, 24]"))
       << "read a checkpoint of another model";
   TransformerConfig tied = tiny_config();

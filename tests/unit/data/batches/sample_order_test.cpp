@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <iterator>
 #include <numeric>
 #include <set>
 
@@ -43,60 +42,33 @@ TEST(EpochPermutation, IsAboutUniform) {
   }
 }
 
-TEST(SampleOrder, EveryEpochHoldsEverySampleOnce) {
-  SampleOrder order(options_with(10, 4));
+std::vector<std::int64_t> stream_of(const SampleOrderOptions& options, std::int64_t length) {
+  const SampleOrder order(options);
   std::vector<std::int64_t> stream;
-  for (int step = 0; step < 5; ++step) {
-    const auto batch = order.next_batch();
-    EXPECT_EQ(batch.size(), 4u);
-    stream.insert(stream.end(), batch.begin(), batch.end());
+  for (std::int64_t place = 0; place < length; ++place) {
+    stream.push_back(order.at(place));
   }
+  return stream;
+}
+
+TEST(SampleOrder, EveryEpochHoldsEverySampleOnce) {
+  const auto stream = stream_of(options_with(10, 4), 20);
   EXPECT_EQ(std::set<std::int64_t>(stream.begin(), stream.begin() + 10).size(), 10u);
   EXPECT_EQ(std::set<std::int64_t>(stream.begin() + 10, stream.end()).size(), 10u);
 }
 
 TEST(SampleOrder, PlacesAreTheSameInWhateverOrderTheyAreAskedFor) {
-  SampleOrder order(options_with(10, 4));
-  std::vector<std::int64_t> stream;
-  for (int step = 0; step < 10; ++step) {
-    std::ranges::copy(order.next_batch(), std::back_inserter(stream));
-  }
+  const auto stream = stream_of(options_with(10, 4), 40);
   const SampleOrder other(options_with(10, 4));
   for (const std::int64_t place : {9, 10, 8, 11, 29, 30, 9, 39, 0, 20, 10}) {
     EXPECT_EQ(other.at(place), stream[static_cast<std::size_t>(place)]) << place;
   }
-}
-
-TEST(SampleOrder, ResumesFromItsCursor) {
-  SampleOrder whole(options_with(23, 5));
-  std::vector<std::vector<std::int64_t>> batches;
-  std::vector<SampleCursor> cursors;
-  for (int step = 0; step < 20; ++step) {
-    cursors.push_back(whole.cursor());
-    batches.push_back(whole.next_batch());
-  }
-  for (std::size_t step = 0; step < batches.size(); ++step) {
-    SampleOrder resumed(options_with(23, 5));
-    resumed.seek(cursors[step]);
-    EXPECT_EQ(resumed.next_batch(), batches[step]);
-    for (std::size_t i = 0; i < batches[step].size(); ++i) {
-      EXPECT_EQ(whole.at(static_cast<std::int64_t>(5 * step + i)), batches[step][i]);
-    }
-  }
-  EXPECT_THROW(static_cast<void>(whole.at(-1)), InternalError);
-  EXPECT_THROW(whole.seek({0, 24}), DataError);
-  EXPECT_THROW(whole.seek({-1, 0}), DataError);
+  EXPECT_THROW(static_cast<void>(other.at(-1)), InternalError);
 }
 
 TEST(ConsumedSamples, AreWhatTheStepsUseInOrder) {
   const auto options = options_with(100, 8);
-  SampleOrder order(options);
-  std::vector<std::int64_t> expected;
-  for (int step = 0; step < 5; ++step) {
-    const auto batch = order.next_batch();
-    expected.insert(expected.end(), batch.begin(), batch.end());
-  }
-  EXPECT_EQ(consumed_samples(options, 5), expected);
+  EXPECT_EQ(consumed_samples(options, 5), stream_of(options, 40));
   EXPECT_EQ(consumed_samples(options, 0).size(), 0u);
   EXPECT_EQ(consumed_samples(options, 12).size(), 96u);
   EXPECT_EQ(consumed_samples(options, 13).size(), 100u);

@@ -146,10 +146,9 @@ TEST(Tokenizer, DecodesExactBytesAndSkipsSpecialTokensOnly) {
 TEST(Tokenizer, IdsWithoutATokenAreKnownAndSilent) {
   const BytePairTokenizer tokenizer = load_small();
   EXPECT_EQ(tokenizer.vocabulary_size(), 305);
-  EXPECT_TRUE(tokenizer.has_token(267));
-  EXPECT_TRUE(tokenizer.has_token(304));
-  for (const TokenId id : {268, 299, 305, 1 << 30, -1}) EXPECT_FALSE(tokenizer.has_token(id));
-  EXPECT_EQ(tokenizer.decode(Ids{'a', 280, 99999, 'b'}), "ab");
+  EXPECT_NE(tokenizer.decode(Ids{267}), "");
+  EXPECT_NE(tokenizer.decode(Ids{304}), "");
+  EXPECT_EQ(tokenizer.decode(Ids{'a', 268, 280, 299, 305, 99999, 1 << 30, 'b'}), "ab");
   EXPECT_THROW((void)tokenizer.decode(Ids{-1}), DataError);
 }
 
