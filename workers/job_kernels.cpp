@@ -1,12 +1,15 @@
 #include "workers/job_kernels.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
-#include <cstdint>
-#include <span>
-#include <string>
+#include <chrono>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "model/kernels/kernel_arguments.h"
@@ -14,9 +17,12 @@
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/comm/local_rank.h"
+#include "runtime/content_hash.h"
 #include "runtime/cpu_placement.h"
 #include "runtime/error.h"
+#include "runtime/fault_injection.h"
 #include "runtime/log.h"
+#include "runtime/tensor/buffer.h"
 #include "runtime/tensor/cuda_memory.h"
 
 namespace jforge {
@@ -114,6 +120,142 @@ std::unique_ptr<KernelSet> make_job_kernels(const Communicator& comm, DeviceChoi
   });
   expect_common_device(comm, kernels->device());
   return kernels;
+}
+
+namespace {
+
+double fastest_of_eight(const auto& prepare, const auto& work) {
+  double fastest = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < 8; ++i) {
+    prepare();
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    fastest = std::min(fastest, taken.count());
+  }
+  return fastest;
+}
+
+std::vector<std::uint32_t> words_of(Rank rank, std::size_t count) {
+  std::vector<std::uint32_t> words(count, static_cast<std::uint32_t>(rank));
+  for (std::size_t i = 0; i < count; ++i) {
+    words[i] += static_cast<std::uint32_t>(i) * 2654435761U;
+  }
+  return words;
+}
+
+void check_product(KernelSet& kernels, RankFigures& own) {
+  const Shape shape{192, 192};
+  std::vector<float> numbers;
+  for (const std::uint32_t word : words_of(0, static_cast<std::size_t>(shape.elements()))) {
+    numbers.push_back(static_cast<float>(word) * 0x1p-32F - 0.5F);
+  }
+  MemoryAccount account("check of the ranks");
+  const Buffer x(numbers.size() * sizeof(float), account, kernels.device());
+  const Buffer y(numbers.size() * sizeof(float), account, kernels.device());
+  const ConstTensorView matrix(numbers.data(), shape);
+  copy_tensor(matrix, x.floats(shape));
+  const auto weight = kernels.pack_weight(matrix, WeightStorage::float32, account);
+  std::vector<float> product(numbers.size());
+  own.product_seconds = fastest_of_eight(
+      [] {},
+      [&] {
+        kernels.invariant_linear(x.floats(shape), *weight, {}, y.floats(shape));
+        copy_tensor(y.floats(shape), TensorView(product.data(), shape));  // waits for a device
+      });
+  product[0] += fault_point("check.product", 1) ? 1.0F : 0.0F;
+  own.digest = hash64(std::as_bytes(std::span(product)));
+}
+
+void check_ring(const Communicator& comm, RankFigures& own) {
+  constexpr std::size_t kWords = std::size_t{1} << 18;  // 1 MiB
+  auto sent = words_of(comm.rank(), kWords);
+  sent[0] += fault_point("check.ring", 1) ? 1 : 0;
+  const auto expected = words_of((comm.rank() + comm.size() - 1) % comm.size(), kWords);
+  std::vector<std::uint32_t> received(kWords);
+  own.ring_seconds = fastest_of_eight([&] { comm.barrier(); },
+                                      [&] {
+                                        pass_to_next(comm, std::as_bytes(std::span(sent)),
+                                                     std::as_writable_bytes(std::span(received)));
+                                        own.received &= received == expected;
+                                      });
+}
+
+double median_of(std::span<const RankFigures> ranks, double RankFigures::*seconds) {
+  std::vector<double> all;
+  std::ranges::transform(ranks, std::back_inserter(all), seconds);
+  const auto middle = all.begin() + (std::ssize(all) - 1) / 2;
+  std::ranges::nth_element(all, middle);
+  return *middle;
+}
+
+}  // namespace
+
+// run_slurm.sbatch looks for "rank R (HOST): computes" and "rank R (HOST): receives".
+RankVerdict judge_ranks(std::span<const RankFigures> ranks, std::span<const std::string> hosts) {
+  std::map<std::uint64_t, std::size_t> counts;
+  for (const RankFigures& figures : ranks) {
+    ++counts[figures.digest];
+  }
+  const auto most =
+      std::ranges::max_element(counts, {}, &std::pair<const std::uint64_t, std::size_t>::second);
+  if (2 * most->second <= ranks.size()) {
+    return {
+        "the ranks compute different products of the same numbers, and no result has a "
+        "majority; run on fewer hosts to find the wrong one",
+        ""};
+  }
+  const double product = median_of(ranks, &RankFigures::product_seconds);
+  const double ring = median_of(ranks, &RankFigures::ring_seconds);
+  const auto is_slow = [](double seconds, double median) {
+    return seconds > std::max(3 * median, median + 1e-3);
+  };
+  std::vector<std::string> wrong;
+  std::vector<std::string> slow;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const RankFigures& own = ranks[rank];
+    const std::string name = fmt::format("rank {} ({})", rank, hosts[rank]);
+    if (own.digest != most->first) {
+      wrong.push_back(name + ": computes another product than most ranks");
+    } else if (!own.received) {
+      wrong.push_back(name + ": receives other bytes than the rank before it sends");
+    }
+    if (is_slow(own.product_seconds, product) || is_slow(own.ring_seconds, ring)) {
+      slow.push_back(fmt::format("{}: {:.1f} and {:.1f} ms", name, 1e3 * own.product_seconds,
+                                 1e3 * own.ring_seconds));
+    }
+  }
+  return {wrong.empty() ? "" : fmt::format("{}; leave out that host", fmt::join(wrong, "; ")),
+          slow.empty() ? ""
+                       : fmt::format("slow ranks: a small product and 1 MiB to the next rank take "
+                                     "{:.1f} and {:.1f} ms, but {}",
+                                     1e3 * product, 1e3 * ring, fmt::join(slow, "; "))};
+}
+
+void check_ranks(const Communicator& comm, KernelSet& kernels) {
+  if (comm.size() == 1) {
+    return;  // nothing to compare with
+  }
+  std::vector<RankFigures> all(static_cast<std::size_t>(comm.size()));
+  RankFigures& own = all[static_cast<std::size_t>(comm.rank())];
+  together(comm, [&] { check_product(kernels, own); });
+  check_ring(comm, own);
+  const auto bytes = [](std::span<RankFigures> figures) {
+    return std::span(reinterpret_cast<std::uint8_t*>(figures.data()), figures.size_bytes());
+  };
+  all_gather<std::uint8_t>(comm, bytes({&own, 1}), bytes(all));
+  const std::vector<std::string> hosts = gather_texts(comm, host_name(), 0);
+  const RankVerdict verdict = comm.rank() == 0 ? judge_ranks(all, hosts) : RankVerdict();
+  if (!verdict.warning.empty()) {
+    log_warn("{}", verdict.warning);
+  }
+  if (!verdict.error.empty()) {
+    log_error("failed: {}", verdict.error);
+  }
+  if (EnvironmentError error(broadcast_text(comm, verdict.error, 0)); *error.what() != '\0') {
+    error.set_on_all_ranks();
+    throw error;
+  }
 }
 
 void expect_attention(Device device, const TransformerConfig& model) {

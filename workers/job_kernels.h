@@ -2,7 +2,10 @@
 
 /// The kernels of a job. All ranks use the same kind of device.
 
+#include <cstdint>
 #include <memory>
+#include <span>
+#include <string>
 
 #include "checkpoints/identity.h"
 #include "model/kernels/device_choice.h"
@@ -28,6 +31,26 @@ void record_bfloat16_sums(BFloat16Sums sums, Identity& identity);
 /// device, or if `automatic` finds different kinds.
 [[nodiscard]] std::unique_ptr<KernelSet> make_job_kernels(const Communicator& comm,
                                                           DeviceChoice choice, BFloat16Sums sums);
+
+/// A rank's part of the health check: the digest of a product whose bits are equal on all healthy
+/// ranks, whether the bytes of the rank before arrived unchanged, and the times of both.
+struct RankFigures {
+  std::uint64_t digest = 0;
+  bool received = true;
+  double product_seconds = 0;
+  double ring_seconds = 0;
+};
+/// Names wrong ranks in an error, and in a warning those that take more than three times the median
+/// and at least 1 ms more. Empty: none.
+struct RankVerdict {
+  std::string error;
+  std::string warning;
+};
+[[nodiscard]] RankVerdict judge_ranks(std::span<const RankFigures> ranks,
+                                      std::span<const std::string> hosts);
+/// Collective. Takes some 20 ms. Throws the error as an EnvironmentError on every rank; rank 0 logs
+/// the warning. Fault places: "check.product" and "check.ring".
+void check_ranks(const Communicator& comm, KernelSet& kernels);
 
 /// Throws EnvironmentError if attention on `device` does not support the model's heads
 /// (expect_heads). Call before weights are loaded.

@@ -84,6 +84,8 @@ ExitCode carry_out(const RankGrid& grid, PhaseClock& clock, const ConversationTr
   if (training.train.compute == DType::bfloat16) {
     warn_of_slow_bfloat16(comm, *kernels);
   }
+  clock.enter("check the ranks");
+  check_ranks(comm, *kernels);
   directory.set_device(describe_device(kernels->device(), local_rank(comm)));
   directory.set_status("running", training.phase);
   clock.enter("read the samples");

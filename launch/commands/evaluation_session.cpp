@@ -44,6 +44,9 @@ EvaluationSession::EvaluationSession(const MpiSession& session, const Settings& 
       comm_, clock_,
       CoordinatorConfig{config_.run.heartbeat_limit_seconds, config_.run.hang_limit_seconds});
   kernels_ = make_job_kernels(comm_, config_.model.device, common_bfloat16_sums(comm_));
+  clock_.enter("check the ranks");
+  check_ranks(comm_, *kernels_);
+  clock_.enter("start the evaluation");
   warn_of_rounding(comm_, config_.model.decode_weights);
   if (config_.model.decode_weights == WeightStorage::bfloat16_arithmetic) {
     warn_of_slow_bfloat16(comm_, *kernels_);

@@ -165,6 +165,8 @@ class Job {
     if (config_.model.multiplies_bfloat16()) {
       warn_of_slow_bfloat16(comm_, *kernels_);
     }
+    clock_.enter("check the ranks");
+    check_ranks(comm_, *kernels_);
     directory_.set_device(describe_device(kernels_->device(), local_rank(comm_)));
     WorkerServices services{{comm_, *kernels_, clock_, grid_}, control_.channel()};
     services.on_import = [this](const ImportProgress& progress) { display_.import(progress); };

@@ -41,4 +41,14 @@ std::string kind_of_rank(const Communicator& comm, Device device, int threads) {
   return fmt::format("{} rank{} on a host, {}", ranks, ranks == 1 ? "" : "s", place);
 }
 
+void pass_to_next(const Communicator& comm, std::span<const std::byte> sent,
+                  std::span<std::byte> received) {
+  const detail::InCollective in(comm, detail::Operation::pass_to_next, sent.size());
+  const int size = comm.size();
+  const Communicator::Handle::Outgoing out{(comm.rank() + 1) % size, sent.data(), sent.size()};
+  const Communicator::Handle::Incoming incoming{(comm.rank() + size - 1) % size, received.data(),
+                                                received.size()};
+  comm.handle().exchange({&out, 1}, {&incoming, 1});
+}
+
 }  // namespace jforge

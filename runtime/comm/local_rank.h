@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <string>
 
 #include "runtime/comm/mpi_session.h"
@@ -16,5 +18,9 @@ namespace jforge {
 /// Collective. Returns all that affects a rank's speed but the operands: "2 ranks on a host, AMD
 /// EPYC …, threads: 1", or the device's name for the threads.
 [[nodiscard]] std::string kind_of_rank(const Communicator& comm, Device device, int threads);
+/// Collective of at least two ranks: sends to the next one of a ring, receives as many bytes from
+/// the one before.
+void pass_to_next(const Communicator& comm, std::span<const std::byte> sent,
+                  std::span<std::byte> received);
 
 }  // namespace jforge

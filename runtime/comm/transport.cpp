@@ -35,10 +35,10 @@ void enable_collective_checks(bool on) { checks_on.store(on); }
 namespace detail {
 
 std::string_view operation_name(Operation operation) noexcept {
-  constexpr std::array<std::string_view, 11> kNames{
+  constexpr std::array<std::string_view, 12> kNames{
       "barrier",        "duplicate",          "close",      "all_reduce_sum",
       "all_reduce_max", "reduce_scatter_sum", "all_gather", "broadcast",
-      "broadcast_text", "gather_texts",       "agree"};
+      "broadcast_text", "gather_texts",       "agree",      "pass_to_next"};
   const auto index = static_cast<std::size_t>(operation);
   return index < kNames.size() ? kNames[index] : "unknown";
 }

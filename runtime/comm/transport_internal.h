@@ -109,6 +109,7 @@ enum class Operation : std::int64_t {
   broadcast_text,
   gather_texts,
   agree,
+  pass_to_next,
 };
 [[nodiscard]] std::string_view operation_name(Operation operation) noexcept;
 

@@ -60,6 +60,11 @@ class FailingRank(EndToEndTest):
                 self.assertRegex(result.lines()[0], rf"rank {rank} \(.*injected fault throw@comm.operation:{rank}:9")
                 self.assertIn("failed, ends the job: ", result.err)
 
+    def test_rank_that_is_wrong_from_the_start(self):
+        _, result = self.fail_and_resume("wrong", "nan@check.ring:1:1")
+        self.assertEqual(4, result.code, str(result))
+        self.assertRegex(result.lines()[0], r"rank 0 \(.*receives other bytes")
+
     def test_frozen_rank_is_found(self):
         for place in ("train:1:3", "generate:1:2"):
             with self.subTest(place=place):

@@ -11,9 +11,12 @@
 #include <sstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "runtime/comm/local_rank.h"
 #include "runtime/error.h"
+#include "runtime/fault_injection.h"
+#include "runtime/log.h"
 #include "runtime/tensor/cuda_memory.h"
 #include "tests/support/message_of.h"
 #include "tests/support/mpi_test.h"
@@ -21,7 +24,9 @@
 namespace jforge {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(JobKernels, TheSameDeviceEverywhereIsFine) {
   const Communicator comm = jforge::test::test_world().duplicate();
@@ -104,6 +109,58 @@ TEST(JobKernels, ADifferentOneIsRefusedByAllRanks) {
             [&] { expect_common_device(comm, comm.rank() == last ? odd : others); }),
         HasSubstr(fmt::format("rank {} on {}", last, odd == Device::cpu ? "the CPU" : "a CUDA")))
         << "rank " << comm.rank() << " went on";
+  }
+}
+
+RankVerdict judge(const std::vector<RankFigures>& ranks) {
+  return judge_ranks(ranks, std::vector<std::string>(ranks.size(), "n1"));
+}
+
+TEST(JudgeRanks, WrongOnesAreNamed) {
+  std::vector<RankFigures> ranks(5, {7, true, 1e-3, 2e-3});
+  EXPECT_EQ(judge(ranks).error + judge(ranks).warning, "");
+  ranks[0].digest = 8;
+  ranks[3].received = false;
+  EXPECT_THAT(judge(ranks).error,
+              AllOf(HasSubstr("rank 0 (n1): computes another product"),
+                    HasSubstr("; rank 3 (n1): receives other bytes"), Not(HasSubstr("rank 1"))));
+  ranks[1].digest = ranks[2].digest = 8;
+  EXPECT_THAT(judge(ranks).error, HasSubstr("rank 4 (n1): computes")) << "the majority is right";
+  ranks.pop_back();
+  ranks[2].digest = 7;
+  EXPECT_THAT(judge(ranks).error,
+              AllOf(HasSubstr("no result has a majority"), Not(HasSubstr("n1"))));
+}
+
+TEST(JudgeRanks, SlowIsThreeTimesTheMedianAndAMillisecond) {
+  std::vector<RankFigures> ranks(4, {7, true, 1e-3, 2e-3});
+  ranks[1].product_seconds = 2.9e-3;
+  ranks[3].ring_seconds = 5.9e-3;
+  EXPECT_EQ(judge(ranks).warning, "");
+  ranks[1].product_seconds = 3.1e-3;
+  ranks[3].ring_seconds = 6.1e-3;
+  EXPECT_THAT(judge(ranks).warning, HasSubstr("take 1.0 and 2.0 ms, but rank 1 (n1): 3.1 and 2.0 "
+                                              "ms; rank 3 (n1): 1.0 and 6.1 ms"));
+  EXPECT_EQ(judge(ranks).error, "");
+  EXPECT_EQ(judge({{7, true, 1e-4, 1e-4}, {7, true, 1e-3, 1e-4}}).warning, "");
+  EXPECT_THAT(judge({{7, true, 4e-3, 1e-4}, {7, true, 1e-3, 1e-4}}).warning,
+              HasSubstr("but rank 0"));
+}
+
+TEST(JobKernels, WrongRanksAreNamedOnEveryRank) {
+  const Communicator comm = jforge::test::test_world().duplicate();
+  const auto kernels = make_job_kernels(comm, DeviceChoice::cpu, BFloat16Sums::pairs);
+  const int last = comm.size() - 1;
+  for (const std::string place : {"check.product", "check.ring"}) {
+    EXPECT_NO_THROW(check_ranks(comm, *kernels));
+    if (comm.size() > 1) {
+      arm_faults(fmt::format("nan@{}:{}:1", place, last), comm.rank());
+      EXPECT_THAT(
+          test::message_of<EnvironmentError>([&] { check_ranks(comm, *kernels); }),
+          HasSubstr(place == "check.ring" ? "rank 0 (" + host_name() + "): receives"
+                    : last == 1           ? "no result has a majority"
+                                : fmt::format("rank {} ({}): computes", last, host_name())));
+    }
   }
 }
 
