@@ -37,6 +37,10 @@ if [ "$1" = --help ]; then
   [ -z "${IGNORES:-}" ] || echo "      --ignore-signals=<signals>  signals that srun takes no notice of"
   exit
 fi
+if [ "$1" = --mpi=list ]; then
+  printf "${TYPES-MPI plugin types are...\n\tnone\n\tpmix\n\tpmi2\nspecific pmix plugin versions available: pmix_v4\n}"
+  exit
+fi
 echo $$ >"$WORK/srun_process"
 printf '%s\n' "$@" >"$WORK/mpirun_arguments"
 say() { printf '{\n  "attempt": %s,\n  "status": "%s"\n}\n' "$RANDOM$RANDOM" "$1" >"$WORK/run/run.json"; }
@@ -285,6 +289,13 @@ for argument in --mpi=pmix --kill-on-bad-exit=1 --cpus-per-task=3 --cpu-bind=cor
   grep -qxF -- "$argument" "$work/mpirun_arguments" || fail "srun did not get $argument"
 done
 ! grep -q warning "$work/log" || fail "a warning"
+for types in "pmi2=srun: MPI types are...\nsrun: none\nsrun: cray_shasta\nsrun: pmi2\n" "cray_shasta=\tcray_shasta\n" "=\tnone\n\tpmix_v4\n"; do
+  run_case "srun of $types" 'say finished; exit 0' - JFORGE_LAUNCHER=srun IGNORES=1 TYPES="${types#*=}"
+  expect_code "$([ -n "${types%%=*}" ] && echo 0 || echo 4)"
+  grep -qx -e "--mpi=${types%%=*}" "$work/mpirun_arguments" 2>/dev/null || [ "${types%%=*}" = "" ] || fail "another type"
+done
+[ "$(cat "$work/log")" = "run_slurm.sbatch: srun --mpi=list names none of pmix, pmi2 and cray_shasta; use JFORGE_LAUNCHER=mpirun" ] ||
+  fail "not one clear line"
 run_case "srun with a CUDA build and GPUs" 'say finished; exit 0' - JFORGE_LAUNCHER=srun IGNORES=1 JFORGE="$work/bin/jforge_cuda" \
   SLURM_GPUS_ON_NODE=4
 grep -qxF -- --cpu-bind=none "$work/mpirun_arguments" || fail "ranks are bound to cores"
