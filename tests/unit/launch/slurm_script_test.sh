@@ -230,6 +230,7 @@ rm "$work/run"
 mv "$work/elsewhere" "$work/run"
 mv "$work/run/checkpoints" "$work/elsewhere"
 ln -s "$work/elsewhere" "$work/run/checkpoints"
+RUN=$(realpath -s --relative-to=. "$work/run")
 run_case "failed once more, but after a checkpoint in a folder that is a link" \
   'd=$WORK/run/checkpoints/$RANDOM$RANDOM; mkdir "$d"; touch "$d/manifest.json"; say failed; exit 137' - SLURM_RESTART_COUNT=3
 expect_code 0
