@@ -1,5 +1,6 @@
 #include "coordinator/coordinator.h"
 
+#include <fmt/format.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -18,12 +19,6 @@ namespace jforge {
 namespace {
 constexpr int kControlTag = 1;
 constexpr auto kPollInterval = std::chrono::milliseconds(2);
-
-void abort_for_lost_rank(Rank rank, const std::string& table) {
-  log_critical("rank {} is silent; what every rank did last:\n{}", rank, table);
-  close_log();
-  MpiSession::abort(static_cast<int>(ExitCode::internal));
-}
 }  // namespace
 
 void CoordinatorConfig::validate() const {
@@ -34,13 +29,11 @@ void CoordinatorConfig::validate() const {
 }
 
 Coordinator::Coordinator(const Communicator& requests, const Communicator& replies,
-                         InProcessMailbox& mailbox, CoordinatorConfig config,
-                         std::function<void(Rank, const std::string&)> on_lost)
+                         InProcessMailbox& mailbox, CoordinatorConfig config)
     : requests_(requests),
       replies_(replies),
       mailbox_(mailbox),
       config_(config),
-      on_lost_(on_lost ? std::move(on_lost) : abort_for_lost_rank),
       membership_(requests.size(), config.heartbeat_limit_seconds, 0),
       thread_([this] { run(); }) {}
 
@@ -221,8 +214,7 @@ void Coordinator::watch() {
     return;
   }
   next_watch_seconds_ = now + 1.0;
-  std::optional<Rank> lost;
-  std::string table;
+  std::string silence;
   {
     const std::lock_guard lock(mutex_);
     if (stopping_) {
@@ -234,13 +226,16 @@ void Coordinator::watch() {
                  config_.lease_seconds);
       }
     }
-    lost = membership_.lost(now);
-    if (lost) {
-      table = membership_.table(now);
+    if (const std::optional<Rank> lost = membership_.lost(now)) {
+      // run_slurm.sbatch excludes the host.
+      silence = fmt::format("rank {} is silent ({}); what every rank did last:\n{}", *lost,
+                            membership_.host(*lost), membership_.table(now));
     }
   }
-  if (lost) {
-    on_lost_(*lost, table);
+  if (!silence.empty()) {
+    log_critical("{}", silence);
+    close_log();
+    MpiSession::abort(static_cast<int>(ExitCode::internal));
   }
 }
 

@@ -6,7 +6,6 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -41,10 +40,10 @@ struct GenerationProgress {
 
 class Coordinator {
  public:
-  /// Rank 0's messages come through `mailbox`, the others' over the communicators. `on_lost` gets
-  /// the lost rank and the membership table; by default it logs and aborts with exit 70.
+  /// Rank 0's messages come through `mailbox`, the others' over the communicators. After a rank is
+  /// lost, logs and aborts with exit 70.
   Coordinator(const Communicator& requests, const Communicator& replies, InProcessMailbox& mailbox,
-              CoordinatorConfig config, std::function<void(Rank, const std::string&)> on_lost = {});
+              CoordinatorConfig config);
   ~Coordinator();
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
@@ -84,7 +83,6 @@ class Coordinator {
   const Communicator& replies_;
   InProcessMailbox& mailbox_;
   CoordinatorConfig config_;
-  std::function<void(Rank, const std::string&)> on_lost_;
   AwakeClock awake_;          // coordinator thread only
   mutable std::mutex mutex_;  // guards membership_, round_, stopping_
   WorkerMembership membership_;

@@ -24,6 +24,9 @@ class WorkerMembership {
   [[nodiscard]] std::uint64_t progress() const noexcept { return progress_; }
   /// Returns whether `rank` progressed since the previous call.
   [[nodiscard]] bool progressed(Rank rank);
+  [[nodiscard]] const std::string& host(Rank rank) const {
+    return members_.at(static_cast<std::size_t>(rank)).last.host;
+  }
   /// One line per rank, for the log before an abort.
   [[nodiscard]] std::string table(double now_seconds) const;
 

@@ -2,6 +2,7 @@
 """NaN, a frozen rank, an exception, a silent exit: the job ends, names the rank and can be resumed."""
 
 import os
+import socket
 import unittest
 
 from harness import BINARY, CONFIG, EVALUATE, EndToEndTest
@@ -71,7 +72,7 @@ class FailingRank(EndToEndTest):
                 _, result = self.fail_and_resume("stop-" + place.replace(":", "-"), f"stop@{place}", "--set",
                                                  "run.heartbeat_limit_seconds=8")
                 self.assertEqual(70, result.code, str(result))
-                self.assertIn("rank 1 is silent", result.err)
+                self.assertIn(f"rank 1 is silent ({socket.gethostname()}); ", result.err)
 
     def test_frozen_coordinator_is_found(self):
         """It is found long before the hang limit."""

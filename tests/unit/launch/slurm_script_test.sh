@@ -17,15 +17,21 @@ printf '%s\n' "$@" >"$WORK/mpirun_arguments"
 say() { printf '{\n  "attempt": %s,\n  "status": "%s"\n}\n' "$RANDOM$RANDOM" "$1" >"$WORK/run/run.json"; }
 source "$WORK/behaviour"
 SCRIPT
-# Records a requeue; knows the job's end ($END_TIME, seconds from now) and its script's path.
+# Records requeues and updates; knows the job's end ($END_TIME, seconds from now), nodes and script.
 cat >"$work/bin/scontrol" <<'SCRIPT'
 #!/usr/bin/env bash
 case "$1" in
   requeue) echo "$@" >>"$WORK/scontrol_calls" ;;
+  update)
+    echo "$@" >>"$WORK/updates"
+    [ -z "${REFUSES:-}" ]
+    ;;
   show)
+    [ "$2" = job ] || exec printf '%s\n' n1 n2 n3
     end=Unknown
     [ -z "${END_TIME:-}" ] || end=$(date -d "$END_TIME" +%FT%T)
-    printf '   StartTime=2026-01-01T00:00:00 EndTime=%s Deadline=N/A\n   Command=%s some.toml run\n' "$end" "$ORIGINAL"
+    printf '   StartTime=2026-01-01T00:00:00 EndTime=%s Deadline=N/A\n   ExcNodeList=%s\n   Partition=p AllocNode:Sid=n9:1\n   Features=f DelayBoot=0\n   Command=%s some.toml run\n' \
+      "$end" "${EXCLUDED:-(null)}" "$ORIGINAL"
     ;;
 esac
 SCRIPT
@@ -52,6 +58,7 @@ case " $* " in
 esac
 source "$WORK/behaviour"
 SCRIPT
+printf '#!/bin/sh\necho "$@" >"$WORK/asked"\n[ -z "${TOO_FEW:-}" ]\n' >"$work/bin/sbatch"
 printf '#!/bin/sh\n' >"$work/bin/jforge"
 printf '#!/bin/sh\nprintf "jforge 1 (commit 2)\\nCUDA: none\\n"\n' >"$work/bin/jforge_cpu"
 printf '#!/bin/sh\nprintf "jforge 1 (commit 2)\\nCUDA: 13.0.48\\n"\n' >"$work/bin/jforge_cuda"
@@ -78,7 +85,7 @@ run_case() {
   printf '%s\n' "$2" >"$work/behaviour"
   local signals=${3:--} signal
   shift 3 2>/dev/null || shift $#
-  rm -f "$work/scontrol_calls" "$work/mpirun_arguments" "$work/ready"
+  rm -f "$work/scontrol_calls" "$work/mpirun_arguments" "$work/ready" "$work/updates" "$work/asked"
   cp "$source_dir/launch/scripts/run_slurm.sbatch" "$work/slurm_script"  # Slurm runs a copy from its spool directory.
   # shellcheck disable=SC2086
   env PATH="$work/bin:$PATH" WORK="$work" JFORGE="$work/bin/jforge" SLURM_JOB_ID=17 SLURM_JOB_NODELIST=n1 \
@@ -197,6 +204,31 @@ for failure in 2 3 5; do
 done
 
 failures_noted=$work/run/logs/slurm-17.failed
+# expect_excluded NAME NODES CODE LOG [VARIABLE=VALUE...]: LOG are lines of a rank's log.
+expect_excluded() {
+  local nodes=$2 failure=$3
+  rm -f "$failures_noted"
+  printf '2026-01-01 00:00:00.000 critical rank 1 [x] hang: rank 1 (n3, pid 5) stands still in phase "x"\n' >"$work/run/logs/rank_0001.log"
+  run_case "$1" "{ date '+%F %T.000 critical rank 0 [x] $4'; } >>\"\$WORK/run/logs/rank_0001.log\"; say failed; exit $failure" - "${@:5}"
+  expect_requeued
+  [ "$(cat "$work/updates" 2>/dev/null)" = "${nodes:+update JobId=17 ExcNodeList=$nodes}" ] || fail "not without \"$nodes\""
+}
+mkdir -p "$work/run/logs"
+expect_excluded "wrong ranks" n1,n2 4 'failed: rank 0 (n1): computes another product; rank 1 (n2.site.org): receives other bytes'
+grep -q -- "--test-only --partition=p --constraint=f --nodes=1 --ntasks=4 --cpus-per-task=3 --exclude=n1,n2 " "$work/asked" || fail "asks otherwise"
+expect_excluded "a hang" n8,n2 70 'hang: rank 1 (n2, pid 5) stands still in phase "x"' EXCLUDED=n8
+expect_excluded "a silent rank" n2 70 'rank 1 is silent (n2); what every rank did last:'
+expect_excluded "a silent coordinator" n1 70 'rank 0 (host n1, pid 5) is silent: its coordinator has not answered'
+expect_excluded "a rank that waits" "" 70 'hang: rank 1 (n2, pid 5) waits for other ranks'
+expect_excluded "a full disk" "" 4 'rank 1 (n2): cannot write'
+expect_excluded "a host of another job" "" 70 'rank 0 (host n5, pid 5) is silent'
+expect_excluded "all hosts" "" 4 'rank 0 (n1): computes, rank 1 (n2): computes, rank 2 (n3): computes'
+expect_excluded "killed" "" 137 'hang: rank 1 (n2, pid 5) stands still'
+expect_excluded "too few other nodes" "" 70 'rank 1 is silent (n2); what' TOO_FEW=1
+grep -q "blame n2, but without it too few nodes are left" "$work/log" || fail "does not say so"
+expect_excluded "Slurm refuses" n2 70 'rank 1 is silent (n2); what' REFUSES=1
+grep -q "Slurm does not exclude n2" "$work/log" || fail "does not say so"
+rm -f "$failures_noted"
 for failure in 4 70 137; do
   rm -f "$failures_noted"
   run_case "failed with $failure" "say failed; exit $failure"
