@@ -133,7 +133,7 @@ std::string listing_hash(const std::vector<std::string>& names,
 struct HfTensors::State {
   /// Checks the weight files against the table before any value is read.
   State(const fs::path& directory, const TransformerConfig& config, const ParameterTable& table,
-        FileShare checked = {})
+        FileShare checked)
       : directory_(directory), table_(table) {
     static_cast<void>(check_checksums(directory, checked));
     weights_ = open_weights(directory);

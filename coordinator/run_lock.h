@@ -24,9 +24,8 @@ class RunLock {
   using OnLost = std::function<void(const std::string& reason)>;
   /// Takes `directory`/lock or throws EnvironmentError naming the holder. Takes over at once from a
   /// dead process of this machine and process-id namespace and from an earlier start of the same
-  /// Slurm job, from others when stale. By default
-  /// `on_lost` logs and ends the job with exit code 4, because two jobs would corrupt the run
-  /// directory.
+  /// Slurm job, from others when stale. By default `on_lost` logs and ends the job with exit code
+  /// 4, because two jobs would corrupt the run directory.
   RunLock(const std::filesystem::path& directory, Timing timing, OnLost on_lost = {});
   explicit RunLock(const std::filesystem::path& directory) : RunLock(directory, Timing{}) {}
   /// Removes the lock file if it is still ours.

@@ -554,8 +554,12 @@ InferenceTransformer::InferenceTransformer(const TransformerConfig& config,
                                            Options options)
     : InferenceTransformer(
           config, table,
-          [&](const ParameterEntry& entry) { return parameter_view(parameters, &entry); }, kernels,
-          account, options) {}
+          [&](const ParameterEntry& entry) {
+            expect(parameters.elements() == table.flat_size(),
+                   "the parameter vector's size differs from the table's");
+            return parameter_view(parameters, &entry);
+          },
+          kernels, account, options) {}
 
 InferenceTransformer::InferenceTransformer(const TransformerConfig& config,
                                            const ParameterTable& table, const ParameterReader& read,

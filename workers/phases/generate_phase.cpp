@@ -256,8 +256,8 @@ bool GeneratePhase::generate_leases(std::int32_t round, const ModelShard& model,
         services_.clock.enter(kWaitPhase);
         throw;
       }
-      // The other ranks learn of a failure or a stop at their next lease; until then their progress
-      // counts as progress of a rank that waits for them.
+      // Until the other ranks learn of a failure or a stop, their progress counts as progress of a
+      // rank that waits for them.
       services_.clock.enter(kWaitPhase);
     }));
   }

@@ -124,18 +124,18 @@ void StateGuard::compare_replicas(const Communicator& comm, const ParameterStore
   owners_.resize(static_cast<std::size_t>(comm.size()));
   const auto compare = [&] {
     const std::span<const std::int64_t> held = sums_.fetched().subspan(replicas);
-    const Rank first = comm.rank() / ranks_ * ranks_;  // Of this rank's copy.
-    for (Rank owner = first; owner < first + ranks_; ++owner) {
+    const Rank first_of_copy = comm.rank() / ranks_ * ranks_;
+    for (Rank owner = first_of_copy; owner < first_of_copy + ranks_; ++owner) {
       const std::int64_t owned = owners_[static_cast<std::size_t>(owner)];
-      const auto index = static_cast<std::size_t>(owner - first);
+      const auto index = static_cast<std::size_t>(owner - first_of_copy);
       // Weights used in place have no replica.
       const bool in_place = owner == comm.rank() && !store.sharding().shards_weights();
       if ((!in_place && held[index] != owned) || owned != owners_[index]) {
-        throw NumericalError(
-            fmt::format("its replica of the weights owned by rank {} differs after update {}: "
-                        "memory corruption on this rank; resume from the last checkpoint and check "
-                        "the machine",
-                        held[index] != owned && !in_place ? owner : owner - first, updates));
+        throw NumericalError(fmt::format(
+            "its replica of the weights owned by rank {} differs after update {}: "
+            "memory corruption on this rank; resume from the last checkpoint and check "
+            "the machine",
+            held[index] != owned && !in_place ? owner : owner - first_of_copy, updates));
       }
     }
   };
