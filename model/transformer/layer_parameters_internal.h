@@ -2,6 +2,7 @@
 
 /// The table's entries by LayerWeight, so that a step looks up no names.
 
+#include <algorithm>
 #include <vector>
 
 #include "model/transformer/layer_plan.h"
@@ -39,6 +40,29 @@ struct ModelParameters {
   const ParameterEntry* final_norm;
   const ParameterEntry* head;  ///< The embedding when the head is tied.
   std::vector<LayerParameters> layers;
+};
+
+/// The same of an adapter; A and B are null for weights without an addition.
+struct AdapterParameters {
+  struct Layer {
+    PerLayerWeight<const ParameterEntry*> in;   ///< A
+    PerLayerWeight<const ParameterEntry*> out;  ///< B
+  };
+  AdapterParameters(const TransformerConfig& config, const AdapterShape& shape,
+                    const ParameterTable& table) {
+    const LayerPlan plan(config);
+    for (std::int64_t layer = 0; layer < plan.num_layers(); ++layer) {
+      Layer& found = layers.emplace_back();
+      for (const PlannedWeight& planned : plan.weights) {
+        if (std::ranges::find(shape.targets, planned.weight) != shape.targets.end()) {
+          found.in[planned.weight] = &table.entry(adapter_in(planned, layer));
+          found.out[planned.weight] = &table.entry(adapter_out(planned, layer));
+        }
+      }
+    }
+  }
+
+  std::vector<Layer> layers;  ///< Layer i is group i.
 };
 
 }  // namespace jforge

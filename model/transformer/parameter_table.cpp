@@ -14,30 +14,30 @@ constexpr std::int64_t kShardGranule = 16;
 
 }  // namespace
 
+void ParameterTable::open_group(std::string name) {
+  groups_.push_back({std::move(name), flat_size_, 0, 0});
+}
+
+void ParameterTable::append(std::string name, Shape shape) {
+  ParameterGroup& group = groups_.back();
+  const auto index = static_cast<std::int32_t>(groups_.size() - 1);
+  entries_.push_back({std::move(name), shape, group.offset + group.size, index, shape.rank() >= 2});
+  group.size += shape.elements();
+  parameter_count_ += shape.elements();
+}
+
+void ParameterTable::close_group() {
+  ParameterGroup& group = groups_.back();
+  const std::int64_t granule = kShardGranule * shard_count_;
+  group.padded_size = (group.size + granule - 1) / granule * granule;
+  flat_size_ += group.padded_size;
+}
+
 ParameterTable::ParameterTable(const TransformerConfig& config, int shard_count)
     : shard_count_(shard_count) {
   config.validate();
   expect(shard_count >= 1, "shard_count must be at least 1");
   const LayerPlan plan(config);
-
-  const auto open_group = [this](std::string name) {
-    groups_.push_back({std::move(name), flat_size_, 0, 0});
-  };
-  const auto append = [this](std::string name, Shape shape) {
-    ParameterGroup& group = groups_.back();
-    const auto index = static_cast<std::int32_t>(groups_.size() - 1);
-    entries_.push_back(
-        {std::move(name), shape, group.offset + group.size, index, shape.rank() >= 2});
-    group.size += shape.elements();
-    parameter_count_ += shape.elements();
-  };
-  const auto close_group = [this] {
-    ParameterGroup& group = groups_.back();
-    const std::int64_t granule = kShardGranule * shard_count_;
-    group.padded_size = (group.size + granule - 1) / granule * granule;
-    flat_size_ += group.padded_size;
-  };
-
   open_group("embedding");
   append("model.embed_tokens.weight", {config.vocabulary_size, plan.hidden});
   close_group();
@@ -54,6 +54,24 @@ ParameterTable::ParameterTable(const TransformerConfig& config, int shard_count)
     append("lm_head.weight", {config.vocabulary_size, plan.hidden});
   }
   close_group();
+}
+
+ParameterTable::ParameterTable(const TransformerConfig& config, const AdapterShape& adapter,
+                               int shard_count)
+    : shard_count_(shard_count) {
+  config.validate();
+  expect(shard_count >= 1 && adapter.rank >= 1, "shard_count and rank must be at least 1");
+  const LayerPlan plan(config);
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    open_group(fmt::format("layer.{}", layer));
+    for (const PlannedWeight& weight : plan.weights) {
+      if (std::ranges::find(adapter.targets, weight.weight) != adapter.targets.end()) {
+        append(adapter_in(weight, layer), {adapter.rank, weight.shape[1]});
+        append(adapter_out(weight, layer), {weight.shape[0], adapter.rank});
+      }
+    }
+    close_group();
+  }
 }
 
 const ParameterEntry& ParameterTable::entry(std::string_view name) const {

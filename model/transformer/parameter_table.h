@@ -1,13 +1,15 @@
 #pragma once
 
 /// The layout of all parameters in one flat vector of groups (embedding, each layer, head). A group
-/// is ZeRO's unit of sharding, padded so that it divides evenly over the ranks.
+/// is ZeRO's unit of sharding, padded so that it divides evenly over the ranks. An adapter's vector
+/// has a group for each layer only.
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "model/transformer/adapter.h"
 #include "model/transformer/transformer_config.h"
 #include "runtime/tensor/tensor_view.h"
 
@@ -33,6 +35,8 @@ class ParameterTable {
  public:
   /// Requires: shard_count ≥ 1, the ranks that share optimizer state (1 for inference).
   ParameterTable(const TransformerConfig& config, int shard_count);
+  /// An adapter's weights for this model.
+  ParameterTable(const TransformerConfig& config, const AdapterShape& adapter, int shard_count);
 
   [[nodiscard]] const std::vector<ParameterEntry>& entries() const noexcept { return entries_; }
   [[nodiscard]] const std::vector<ParameterGroup>& groups() const noexcept { return groups_; }
@@ -58,6 +62,10 @@ class ParameterTable {
   [[nodiscard]] Range shard_range(std::int32_t group, int shard) const;
 
  private:
+  void open_group(std::string name);
+  void append(std::string name, Shape shape);
+  void close_group();
+
   std::vector<ParameterEntry> entries_;
   std::vector<ParameterGroup> groups_;
   int shard_count_;
