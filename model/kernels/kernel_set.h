@@ -253,9 +253,10 @@ class KernelSet {
   virtual void keep_rows(const DecodePlan& plan, TensorView x) = 0;
 
   // Training
-  /// y [M, N] = x [M, K] · weightᵀ (+ bias [N]). On CUDA a float32 bias needs a float32 result.
-  virtual void linear(ConstTensorView x, ConstTensorView weight, ConstTensorView bias,
-                      TensorView y) = 0;
+  /// y [M, N] = x [M, K] · weightᵀ (+ bias [N]); with `accumulate`, and then without a bias, +=. On
+  /// CUDA a float32 bias needs a float32 result.
+  virtual void linear(ConstTensorView x, ConstTensorView weight, ConstTensorView bias, TensorView y,
+                      bool accumulate = false) = 0;
   /// x_gradient [M, K] = y_gradient [M, N] · weight; with `accumulate`, +=.
   virtual void linear_backward_input(ConstTensorView y_gradient, ConstTensorView weight,
                                      TensorView x_gradient, bool accumulate) = 0;
@@ -278,9 +279,9 @@ class KernelSet {
   /// that bound the logits. hidden [T, C] is after the final norm, head [V, C]. KL(teacher ‖
   /// student) = Σ_v p_t (log p_t − log p_s), temperature 1, in fp32. Teacher logits are detached: a
   /// teacher row gets gradient only from its own AR target. hidden_gradient [T, C] is written, zero
-  /// outside the loss; head_gradient [V, C] is added to. With consistency_scale 0 student rows are
-  /// skipped. A separate teacher gives p_t from LossItem::teacher_row, without gradient.
-  /// ArLoss::distillation requires one, and a teacher row for every item with a target.
+  /// outside the loss; head_gradient [V, C] is added to (empty: not wanted). With consistency_scale
+  /// 0 student rows are skipped. A separate teacher gives p_t from LossItem::teacher_row, without
+  /// gradient. ArLoss::distillation requires one, and a teacher row for every item with a target.
   virtual void vocabulary_loss(const PackedPlan& plan, ConstTensorView hidden, ConstTensorView head,
                                const LossTerms& terms, TensorView hidden_gradient,
                                TensorView head_gradient) = 0;

@@ -171,7 +171,7 @@ void append_answer_items(PackedBatch& batch, const PackedSample& sample, const S
   KeptRange range;
   for (std::int64_t answer = -1; answer < answer_length; ++answer) {
     LossItem item{.clean_row = static_cast<std::int32_t>(clean + answer)};
-    if (answer + 1 < extent.answer_targets) {
+    if (options.ar_targets && answer + 1 < extent.answer_targets) {
       item.target = sample.clean[static_cast<std::size_t>(answer + 1)];
       item.ar_weight = ar_weight;
     }
@@ -215,10 +215,10 @@ void append_sample(PackedBatch& batch, const PackedSample& sample, const Packing
   }
   append_segments(batch, sample, extent, options.mask, base);
 
-  const std::int64_t targets =
-      extent.answer_targets + (options.train_prompt ? extent.prompt - 1 : 0);
-  const auto ar_weight =
-      static_cast<float>(static_cast<double>(sample_weight) / static_cast<double>(targets));
+  const std::int64_t targets = (options.ar_targets ? extent.answer_targets : 0) +
+                               (options.train_prompt ? extent.prompt - 1 : 0);
+  const auto ar_weight = static_cast<float>(
+      static_cast<double>(sample_weight) / static_cast<double>(std::max<std::int64_t>(targets, 1)));
   const double student_weight = kept_total == 0 ? 0.0
                                                 : consistency_weight(options.reduction, kept_weight,
                                                                      extent.blocks, sample_weight);
@@ -280,6 +280,20 @@ void append_causal_sequence(PackedBatch& batch, std::span<const TokenId> tokens,
   }
   batch.num_samples += 1;
   batch.ar_targets += targets;
+}
+
+void find_noisy_rows(const PackedLayout& layout, std::vector<RowRange>& ranges) {
+  ranges.clear();
+  for (const AttentionSegment& segment : layout.segments) {
+    if (segment.prefix_begin == segment.prefix_end) {
+      continue;
+    }
+    if (!ranges.empty() && ranges.back().end == segment.row_begin) {
+      ranges.back().end = segment.row_end;
+    } else {
+      ranges.push_back({segment.row_begin, segment.row_end});
+    }
+  }
 }
 
 void take_teacher_rows(PackedBatch& batch, PackedBatch& teacher, bool all_items) {

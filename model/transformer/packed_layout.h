@@ -29,6 +29,15 @@ struct PackedLayout {
   std::vector<AttentionSegment> segments;
 };
 
+/// Rows [begin, end).
+struct RowRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+/// Returns in `ranges` the noisy rows of each sample; only they see a prefix.
+void find_noisy_rows(const PackedLayout& layout, std::vector<RowRange>& ranges);
+
 /// One clean row in the loss: it has an AR target, teaches a noisy row, or both.
 struct LossItem {
   std::int32_t clean_row = 0;
@@ -55,6 +64,7 @@ struct PackingOptions {
   KeptOffsets kept = KeptOffsets::from_first_difference;
   /// γ in (0, 1]: each kept offset of a block weighs γ times the one before it, in means and sums.
   float consistency_decay = 1;
+  bool ar_targets = true;     ///< Whether answer tokens are AR targets.
   bool train_prompt = false;  ///< Whether prompt tokens are AR targets too (compat = repo).
   /// Blocks after the first end of sequence are dropped; later offsets of its block have no target.
   std::vector<TokenId> eos_ids{};

@@ -7,13 +7,20 @@ namespace jforge {
 PassUses::PassUses(const ParameterTable& table) {
   using enum GroupUse::Kind;
   const auto groups = static_cast<std::int32_t>(table.groups().size());
+  for (std::int32_t group = 0; group < groups; ++group) {
+    forward.push_back({acquire, group});
+  }
+  if (table.of_adapter()) {
+    for (std::int32_t layer = groups; layer-- > 0;) {
+      backward.push_back({acquire, layer});
+      backward.push_back({ready, layer});
+    }
+    return;
+  }
   constexpr std::int32_t kEmbedding = 0;
   const std::int32_t head = groups - 1;
   const bool tied = std::ranges::find(table.entries(), "lm_head.weight", &ParameterEntry::name) ==
                     table.entries().end();
-  for (std::int32_t group = 0; group < groups; ++group) {
-    forward.push_back({acquire, group});
-  }
   teacher_head.push_back({acquire, tied ? kEmbedding : head});
   backward.push_back({acquire, head});
   if (tied) {

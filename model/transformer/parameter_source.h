@@ -43,7 +43,8 @@ struct GroupUse {
   bool operator==(const GroupUse&) const = default;
 };
 
-/// The calls of TrainingTransformer::forward() and loss_and_backward(), in order.
+/// The calls of TrainingTransformer::forward() and loss_and_backward(), in order, to the lender of
+/// the trained weights: the model's, or an adapter's.
 struct PassUses {
   explicit PassUses(const ParameterTable& table);
   std::vector<GroupUse> forward;

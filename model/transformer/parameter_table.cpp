@@ -58,7 +58,7 @@ ParameterTable::ParameterTable(const TransformerConfig& config, int shard_count)
 
 ParameterTable::ParameterTable(const TransformerConfig& config, const AdapterShape& adapter,
                                int shard_count)
-    : shard_count_(shard_count) {
+    : shard_count_(shard_count), of_adapter_(true) {
   config.validate();
   expect(shard_count >= 1 && adapter.rank >= 1, "shard_count and rank must be at least 1");
   const LayerPlan plan(config);

@@ -41,6 +41,7 @@ class ParameterTable {
   [[nodiscard]] const std::vector<ParameterEntry>& entries() const noexcept { return entries_; }
   [[nodiscard]] const std::vector<ParameterGroup>& groups() const noexcept { return groups_; }
   [[nodiscard]] int shard_count() const noexcept { return shard_count_; }
+  [[nodiscard]] bool of_adapter() const noexcept { return of_adapter_; }
   /// Includes the padding.
   [[nodiscard]] std::int64_t flat_size() const noexcept { return flat_size_; }
   /// Excludes the padding; a tied head counts once.
@@ -69,6 +70,7 @@ class ParameterTable {
   std::vector<ParameterEntry> entries_;
   std::vector<ParameterGroup> groups_;
   int shard_count_;
+  bool of_adapter_ = false;
   std::int64_t flat_size_ = 0;
   std::int64_t parameter_count_ = 0;
 };

@@ -19,6 +19,7 @@ struct Heads {
   TensorView projected;    ///< [T, heads, D] Before the norm.
   TensorView inverse_rms;  ///< [rows that are normed]
 
+  [[nodiscard]] Heads of(const RowRange& rows, std::int64_t all) const;
   /// Returns `heads` [T, heads, D] as the rows that are normed.
   [[nodiscard]] TensorView rows(const TensorView& heads) const {
     const std::int64_t count = inverse_rms.dim(0);
@@ -26,12 +27,30 @@ struct Heads {
   }
 };
 
+/// Returns part of a view that may be empty, of `all` rows or a multiple of that.
+TensorView cut(const TensorView& view, const RowRange& rows, std::int64_t all) {
+  if (view.empty()) {
+    return view;
+  }
+  const std::int64_t multiple = view.dim(0) / all;
+  return view.rows(rows.begin * multiple, rows.end * multiple);
+}
+
+Heads Heads::of(const RowRange& range, std::int64_t all) const {
+  return {cut(rotated, range, all), cut(projected, range, all), cut(inverse_rms, range, all)};
+}
+
 /// What backward needs of a sublayer's norms, either of which may be missing.
 struct SublayerEnds {
   TensorView input;               ///< [T, C] After the norm before it.
   TensorView inverse_rms;         ///< [T]
   TensorView output;              ///< [T, C] Before the norm after it; empty without one.
   TensorView output_inverse_rms;  ///< [T]
+
+  [[nodiscard]] SublayerEnds of(const RowRange& rows, std::int64_t all) const {
+    return {cut(input, rows, all), cut(inverse_rms, rows, all), cut(output, rows, all),
+            cut(output_inverse_rms, rows, all)};
+  }
 };
 
 /// What backward needs of a layer besides its input and output, in the compute type; inverse RMS,
@@ -45,6 +64,21 @@ struct LayerActivations {
   TensorView middle;       ///< [T, C] Residual stream after attention.
   SublayerEnds feed_forward_ends;
   TensorView gate, up, activated;  ///< [T, F]
+
+  [[nodiscard]] LayerActivations of(const RowRange& rows, std::int64_t all) const {
+    const auto part = [&](const TensorView& view) { return cut(view, rows, all); };
+    return {attention_ends.of(rows, all),
+            q.of(rows, all),
+            k.of(rows, all),
+            part(v),
+            part(attention),
+            part(log_sum_exp),
+            part(middle),
+            feed_forward_ends.of(rows, all),
+            part(gate),
+            part(up),
+            part(activated)};
+  }
 };
 
 /// Gradients that every layer reuses.
@@ -56,6 +90,12 @@ struct Gradients {
   TensorView k, v;       ///< [T, Hkv, D]
   TensorView attention;  ///< [T, H, D]
   TensorView gate, up, activated;  ///< [T, F]
+
+  [[nodiscard]] Gradients of(const RowRange& rows, std::int64_t all) const {
+    const auto part = [&](const TensorView& view) { return cut(view, rows, all); };
+    return {part(residual), part(output),    part(input), part(q),  part(k),
+            part(v),        part(attention), part(gate),  part(up), part(activated)};
+  }
 };
 
 /// A sublayer adds norm_after(product(… norm_before(stream))) to the residual stream.
@@ -142,13 +182,27 @@ class OpenGradient {
   bool undefined_;
 };
 
-/// A layer in a pass: its weights on loan, activations and, in backward, gradients.
+/// An adapter's layer in a pass.
+struct AdapterPass {
+  const BorrowedGroup& borrowed;
+  const AdapterParameters::Layer& entries;
+  std::span<const RowRange> rows;  ///< That have the additions, of the rows of the pass.
+  const OpenGradient* gradients = nullptr;
+
+  [[nodiscard]] bool adds_to(LayerWeight weight) const { return entries.in[weight] != nullptr; }
+};
+
+/// A layer in a pass: its weights on loan, activations and, in backward, gradients; of all rows or,
+/// with an adapter, of some.
 struct LayerPass {
   std::size_t layer;
   const BorrowedGroup& borrowed;
   const LayerParameters& entries;
-  const LayerActivations& kept;
+  LayerActivations kept;
+  Gradients gradient_of;  ///< Of activations.
   const OpenGradient* gradients = nullptr;
+  const AdapterPass* adapter = nullptr;
+  TensorView unwanted = {};  ///< With an adapter: takes the gradient of any norm.
 
   [[nodiscard]] bool has(LayerWeight weight) const { return entries[weight] != nullptr; }
   /// This and gradient() return an empty view if layers have no such weight.
@@ -156,7 +210,8 @@ struct LayerPass {
     return borrowed(entries[weight]);
   }
   [[nodiscard]] TensorView gradient(LayerWeight weight) const {
-    return (*gradients)(entries[weight]);
+    return gradients != nullptr ? (*gradients)(entries[weight])
+                                : unwanted.rows(0, entries[weight]->shape.elements());
   }
 };
 
@@ -166,6 +221,7 @@ struct Activations {
       : layer_plan(config),
         compute(options.compute),
         forward_only(options.forward_only),
+        adapter_rank(options.adapter ? options.adapter->rank : 0),
         residual(layer_plan.rope.size() + 1),
         activations(keeps_one_layer(options) ? 1 : layer_plan.rope.size()) {}
 
@@ -183,12 +239,15 @@ struct Activations {
   const LayerPlan layer_plan;
   DType compute;
   bool forward_only;
+  std::int64_t adapter_rank;  ///< 0: no adapter.
   /// [L + 1] of [T, C]: layers' inputs, then the last output. With forward_only, two alternate.
   std::vector<TensorView> residual;
   std::vector<LayerActivations> activations;
   TensorView final_inverse_rms;  ///< [T]
   TensorView hidden;             ///< [T, C]
   Gradients gradient;
+  TensorView low;       ///< [T, rank] Noisy rows on their way through an adapter.
+  TensorView unwanted;  ///< LayerPass::unwanted
 };
 
 }  // namespace
@@ -199,10 +258,20 @@ struct TrainingTransformer::State : Activations {
       : Activations(model_config, chosen),
         table(model_table),
         parameters(model_config, table),
+        adapter_table(chosen.adapter
+                          ? std::optional<ParameterTable>(std::in_place, model_config,
+                                                          *chosen.adapter, table.shard_count())
+                          : std::nullopt),
         kernels(set),
         account(memory),
         options(chosen),
-        plan(set.make_plan(layer_plan.heads, memory)) {}
+        plan(set.make_plan(layer_plan.heads, memory)) {
+    if (adapter_table) {
+      adapter_parameters.emplace(model_config, *chosen.adapter, *adapter_table);
+    }
+  }
+
+  class BorrowedAdapter;
 
   void reserve(std::int64_t rows);
   void scale(const TensorView& x, float factor) {
@@ -213,9 +282,19 @@ struct TrainingTransformer::State : Activations {
   void check(const PackedBatch& batch) const;
   [[nodiscard]] LayerPass layer_pass(std::size_t layer, const BorrowedGroup& borrowed,
                                      const OpenGradient* gradients = nullptr) const {
-    return {layer, borrowed, parameters.layers[layer],
-            activations[keeps_one_layer(options) ? 0 : layer], gradients};
+    return {layer,
+            borrowed,
+            parameters.layers[layer],
+            activations[keeps_one_layer(options) ? 0 : layer],
+            gradient,
+            gradients,
+            nullptr,
+            unwanted};
   }
+  void project(const LayerPass& pass, LayerWeight weight, const ConstTensorView& bias,
+               const TensorView& x, const TensorView& y);
+  TensorView lower(const AdapterPass& adapter, LayerWeight weight, const TensorView& x,
+                   std::int64_t first_row);
   void project_heads(const LayerPass& pass, LayerWeight weight, LayerWeight bias, LayerWeight norm,
                      const Heads& heads);
   void begin_sublayer(const TensorView& lacking, const TensorView& stream,
@@ -230,27 +309,52 @@ struct TrainingTransformer::State : Activations {
   }
   void backward_product(const LayerPass& pass, LayerWeight weight, LayerWeight bias,
                         const TensorView& y_gradient, const TensorView& x,
-                        const TensorView& x_gradient, bool accumulate) {
-    kernels.linear_backward_weight(y_gradient, x, pass.gradient(weight), pass.gradient(bias),
-                                   pass.gradients->products_add());
-    kernels.linear_backward_input(y_gradient, pass(weight), x_gradient, accumulate);
-  }
+                        const TensorView& x_gradient, bool accumulate);
   void backward_sublayer_end(const LayerPass& pass, const Sublayer& sublayer, const TensorView& x,
                              const TensorView& x_gradient);
   void backward_sublayer_begin(const LayerPass& pass, const Sublayer& sublayer,
                                const TensorView& stream);
   void backward_mlp(const LayerPass& pass);
-  void backward_attention(const LayerPass& pass);
+  void backward_attention_output(const LayerPass& pass) {
+    backward_sublayer_end(pass, kAttention, matrix(pass.kept.attention),
+                          matrix(pass.gradient_of.attention));
+  }
+  void backward_scores(const LayerPass& pass);
+  void backward_projections(const LayerPass& pass, const PlannedRows& positions,
+                            const TensorView& stream);
+  void recompute(const LayerPass& pass);
+  void backward_noisy_rows(const LayerPass& pass, const AdapterPass& adapter);
 
   const ParameterTable table;
   const ModelParameters parameters;
+  const std::optional<ParameterTable> adapter_table;
+  std::optional<AdapterParameters> adapter_parameters;
   KernelSet& kernels;
   MemoryAccount& account;
   const Options options;
 
   std::unique_ptr<PackedPlan> plan;  ///< Of the last forward()'s batch.
   Buffer buffer;
-  std::int64_t rows = -1;  ///< Of the last forward(); −1 before the first.
+  std::int64_t rows = -1;       ///< Of the last forward(); −1 before the first.
+  std::vector<RowRange> noisy;  ///< With an adapter, of the same.
+};
+
+/// An adapter's layer on loan, if there is an adapter.
+class TrainingTransformer::State::BorrowedAdapter {
+ public:
+  BorrowedAdapter(const State& state, ParameterSource* adapter, std::size_t layer,
+                  const OpenGradient* gradients = nullptr) {
+    if (adapter != nullptr) {
+      borrowed_.emplace(*adapter, *state.adapter_table, static_cast<std::int32_t>(layer));
+      pass_.emplace(
+          AdapterPass{*borrowed_, state.adapter_parameters->layers[layer], state.noisy, gradients});
+    }
+  }
+  [[nodiscard]] const AdapterPass* pass() const { return pass_ ? &*pass_ : nullptr; }
+
+ private:
+  std::optional<BorrowedGroup> borrowed_;
+  std::optional<AdapterPass> pass_;
 };
 
 void Activations::carve(Carver& carver, std::int64_t num_rows) {
@@ -307,6 +411,10 @@ void Activations::carve(Carver& carver, std::int64_t num_rows) {
               .gate = take(wide),
               .up = take(wide),
               .activated = take(wide)};
+  if (adapter_rank > 0) {
+    low = take({num_rows, adapter_rank});
+    unwanted = take_sums({std::max({layer_plan.hidden, layer_plan.query, layer_plan.key_value})});
+  }
 }
 
 void TrainingTransformer::State::reserve(std::int64_t num_rows) {
@@ -334,11 +442,59 @@ void TrainingTransformer::State::check(const PackedBatch& batch) const {
   }
 }
 
+/// Returns scale · x · Aᵀ in `low`, of rows that begin at `first_row` of the batch.
+TensorView TrainingTransformer::State::lower(const AdapterPass& adapter, LayerWeight weight,
+                                             const TensorView& x, std::int64_t first_row) {
+  const TensorView result = low.rows(first_row, first_row + x.dim(0));
+  kernels.linear(x, adapter.borrowed(adapter.entries.in[weight]), {}, result);
+  scale(result, options.adapter->scale());
+  return result;
+}
+
+void TrainingTransformer::State::project(const LayerPass& pass, LayerWeight weight,
+                                         const ConstTensorView& bias, const TensorView& x,
+                                         const TensorView& y) {
+  kernels.linear(x, pass(weight), bias, y);
+  if (pass.adapter == nullptr || !pass.adapter->adds_to(weight)) {
+    return;
+  }
+  for (const RowRange& range : pass.adapter->rows) {
+    const TensorView lowered =
+        lower(*pass.adapter, weight, x.rows(range.begin, range.end), range.begin);
+    kernels.linear(lowered, pass.adapter->borrowed(pass.adapter->entries.out[weight]), {},
+                   y.rows(range.begin, range.end), true);
+  }
+}
+
+void TrainingTransformer::State::backward_product(const LayerPass& pass, LayerWeight weight,
+                                                  LayerWeight bias, const TensorView& y_gradient,
+                                                  const TensorView& x, const TensorView& x_gradient,
+                                                  bool accumulate) {
+  if (pass.adapter == nullptr) {
+    kernels.linear_backward_weight(y_gradient, x, pass.gradient(weight),
+                                   pass.has(bias) ? pass.gradient(bias) : TensorView(),
+                                   pass.gradients->products_add());
+  }
+  kernels.linear_backward_input(y_gradient, pass(weight), x_gradient, accumulate);
+  if (pass.adapter == nullptr || !pass.adapter->adds_to(weight)) {
+    return;
+  }
+  const AdapterPass& adapter = *pass.adapter;
+  const ParameterEntry* const in = adapter.entries.in[weight];
+  const ParameterEntry* const out = adapter.entries.out[weight];
+  const TensorView lowered = lower(adapter, weight, x, 0);
+  kernels.linear_backward_weight(y_gradient, lowered, (*adapter.gradients)(out), {}, true);
+  kernels.linear_backward_input(y_gradient, adapter.borrowed(out), lowered, false);
+  scale(lowered, options.adapter->scale());
+  kernels.linear_backward_weight(lowered, x, (*adapter.gradients)(in), {}, true);
+  kernels.linear_backward_input(lowered, adapter.borrowed(in), x_gradient, true);
+}
+
 void TrainingTransformer::State::project_heads(const LayerPass& pass, LayerWeight weight,
                                                LayerWeight bias, LayerWeight norm,
                                                const Heads& heads) {
   const TensorView& projected = pass.has(norm) ? heads.projected : heads.rotated;
-  kernels.linear(pass.kept.attention_ends.input, pass(weight), pass(bias), matrix(projected));
+  project(pass, weight, pass(bias), pass.kept.attention_ends.input, matrix(projected));
   if (pass.has(norm)) {
     kernels.rms_norm(heads.rows(projected), pass(norm), layer_plan.epsilon,
                      heads.rows(heads.rotated), heads.inverse_rms);
@@ -370,7 +526,7 @@ void TrainingTransformer::State::end_sublayer(const LayerPass& pass, const Subla
                                               const TensorView& x, const TensorView& result) {
   const SublayerEnds& ends = pass.kept.*sublayer.ends;
   const bool normed = pass.has(sublayer.norm_after);
-  kernels.linear(x, pass(sublayer.product), {}, normed ? ends.output : result);
+  project(pass, sublayer.product, {}, x, normed ? ends.output : result);
   if (normed) {
     kernels.rms_norm(ends.output, pass(sublayer.norm_after), layer_plan.epsilon, result,
                      ends.output_inverse_rms);
@@ -386,7 +542,7 @@ void TrainingTransformer::State::forward_attention(const LayerPass& pass,
   begin_sublayer(lacking, residual[pass.layer], pass(attention_norm), ends.input, ends.inverse_rms);
   project_heads(pass, q, q_bias, q_norm, kept.q);
   project_heads(pass, k, k_bias, k_norm, kept.k);
-  kernels.linear(ends.input, pass(v), pass(v_bias), matrix(kept.v));
+  project(pass, v, pass(v_bias), ends.input, matrix(kept.v));
   kernels.rotary(kept.q.rotated, kept.k.rotated, plan->rows(), layer_plan.rope[pass.layer]);
   kernels.packed_attention(*plan, kept.q.rotated, kept.k.rotated, kept.v, kept.attention,
                            kept.log_sum_exp);
@@ -400,8 +556,8 @@ void TrainingTransformer::State::forward_mlp(const LayerPass& pass) {
   using enum LayerWeight;
   begin_sublayer(residual[pass.layer], kept.middle, pass(feed_forward_norm), ends.input,
                  ends.inverse_rms);
-  kernels.linear(ends.input, pass(gate), {}, kept.gate);
-  kernels.linear(ends.input, pass(up), {}, kept.up);
+  project(pass, gate, {}, ends.input, kept.gate);
+  project(pass, up, {}, ends.input, kept.up);
   kernels.swiglu(kept.gate, kept.up, kept.activated);
 }
 
@@ -411,13 +567,14 @@ void TrainingTransformer::State::backward_sublayer_end(const LayerPass& pass,
                                                        const TensorView& x,
                                                        const TensorView& x_gradient) {
   const SublayerEnds& ends = pass.kept.*sublayer.ends;
-  const TensorView& output = gradient.output.empty() ? gradient.residual : gradient.output;
+  const Gradients& own = pass.gradient_of;
+  const TensorView& output = own.output.empty() ? own.residual : own.output;
   if (pass.has(sublayer.norm_after)) {
     kernels.queue().zero(output);
-    kernels.rms_norm_backward(gradient.residual, ends.output, pass(sublayer.norm_after),
+    kernels.rms_norm_backward(own.residual, ends.output, pass(sublayer.norm_after),
                               ends.output_inverse_rms, output, pass.gradient(sublayer.norm_after));
-  } else if (!gradient.output.empty()) {
-    kernels.convert(gradient.residual, output);
+  } else if (!own.output.empty()) {
+    kernels.convert(own.residual, output);
   }
   backward_product(pass, sublayer.product, LayerWeight::none, output, x, x_gradient, false);
 }
@@ -426,42 +583,50 @@ void TrainingTransformer::State::backward_sublayer_end(const LayerPass& pass,
 void TrainingTransformer::State::backward_sublayer_begin(const LayerPass& pass,
                                                          const Sublayer& sublayer,
                                                          const TensorView& stream) {
+  const Gradients& own = pass.gradient_of;
   if (pass.has(sublayer.norm_before)) {
-    kernels.rms_norm_backward(gradient.input, stream, pass(sublayer.norm_before),
-                              (pass.kept.*sublayer.ends).inverse_rms, gradient.residual,
+    kernels.rms_norm_backward(own.input, stream, pass(sublayer.norm_before),
+                              (pass.kept.*sublayer.ends).inverse_rms, own.residual,
                               pass.gradient(sublayer.norm_before));
   } else {
-    kernels.add(gradient.input, gradient.residual);
+    kernels.add(own.input, own.residual);
   }
 }
 
 void TrainingTransformer::State::backward_mlp(const LayerPass& pass) {
   const LayerActivations& kept = pass.kept;
+  const Gradients& own = pass.gradient_of;
   const SublayerEnds& ends = kept.feed_forward_ends;
-  backward_sublayer_end(pass, kFeedForward, kept.activated, gradient.activated);
-  kernels.swiglu_backward(gradient.activated, kept.gate, kept.up, gradient.gate, gradient.up);
+  backward_sublayer_end(pass, kFeedForward, kept.activated, own.activated);
+  kernels.swiglu_backward(own.activated, kept.gate, kept.up, own.gate, own.up);
   using enum LayerWeight;
-  backward_product(pass, gate, none, gradient.gate, ends.input, gradient.input, false);
-  backward_product(pass, up, none, gradient.up, ends.input, gradient.input, true);
+  backward_product(pass, gate, none, own.gate, ends.input, own.input, false);
+  backward_product(pass, up, none, own.up, ends.input, own.input, true);
   backward_sublayer_begin(pass, kFeedForward, kept.middle);
 }
 
-void TrainingTransformer::State::backward_attention(const LayerPass& pass) {
+/// Of all rows at once.
+void TrainingTransformer::State::backward_scores(const LayerPass& pass) {
   const LayerActivations& kept = pass.kept;
-  const SublayerEnds& ends = kept.attention_ends;
-  backward_sublayer_end(pass, kAttention, matrix(kept.attention), matrix(gradient.attention));
   kernels.packed_attention_backward(*plan, gradient.attention, kept.q.rotated, kept.k.rotated,
                                     kept.v, kept.attention, kept.log_sum_exp, gradient.q,
                                     gradient.k, gradient.v);
-  kernels.rotary_backward(gradient.q, gradient.k, plan->rows(), layer_plan.rope[pass.layer]);
+}
+
+void TrainingTransformer::State::backward_projections(const LayerPass& pass,
+                                                      const PlannedRows& positions,
+                                                      const TensorView& stream) {
+  const SublayerEnds& ends = pass.kept.attention_ends;
+  const Gradients& own = pass.gradient_of;
+  kernels.rotary_backward(own.q, own.k, positions, layer_plan.rope[pass.layer]);
   // Reuses the memory of attention's gradient, which is used up.
   const auto before_norm = [&](const TensorView& normed_gradient, const Heads& heads,
                                LayerWeight norm) {
     if (!pass.has(norm)) {
       return normed_gradient;
     }
-    const TensorView before(gradient.attention.raw(), compute, normed_gradient.shape(),
-                            gradient.attention.device());
+    const TensorView before(own.attention.raw(), compute, normed_gradient.shape(),
+                            own.attention.device());
     kernels.queue().zero(before);
     kernels.rms_norm_backward(heads.rows(normed_gradient), heads.rows(heads.projected), pass(norm),
                               heads.inverse_rms, heads.rows(before), pass.gradient(norm));
@@ -469,14 +634,53 @@ void TrainingTransformer::State::backward_attention(const LayerPass& pass) {
   };
   const auto projection = [&](const TensorView& heads_gradient, LayerWeight weight,
                               LayerWeight bias, bool accumulate) {
-    backward_product(pass, weight, bias, matrix(heads_gradient), ends.input, gradient.input,
-                     accumulate);
+    backward_product(pass, weight, bias, matrix(heads_gradient), ends.input, own.input, accumulate);
   };
   using enum LayerWeight;
-  projection(before_norm(gradient.q, kept.q, q_norm), q, q_bias, false);
-  projection(before_norm(gradient.k, kept.k, k_norm), k, k_bias, true);
-  projection(gradient.v, v, v_bias, true);
-  backward_sublayer_begin(pass, kAttention, residual[pass.layer]);
+  projection(before_norm(own.q, pass.kept.q, q_norm), q, q_bias, false);
+  projection(before_norm(own.k, pass.kept.k, k_norm), k, k_bias, true);
+  projection(own.v, v, v_bias, true);
+  backward_sublayer_begin(pass, kAttention, stream);
+}
+
+/// Makes again what checkpointing did not keep.
+void TrainingTransformer::State::recompute(const LayerPass& pass) {
+  if (!options.activation_checkpointing) {
+    return;
+  }
+  forward_attention(pass, {});
+  forward_mlp(pass);
+  if (pass.has(kFeedForward.norm_after)) {
+    end_mlp(pass, gradient.input);  // Only to recompute the ends; the result is unused.
+  }
+}
+
+/// Clean rows get no gradient, and what attention would give them is unused.
+void TrainingTransformer::State::backward_noisy_rows(const LayerPass& all,
+                                                     const AdapterPass& adapter) {
+  kernels.queue().zero(gradient.attention);
+  const auto each_sample = [&](const auto& use) {
+    for (const RowRange& range : noisy) {
+      const RowRange own{0, range.end - range.begin};
+      const AdapterPass part{adapter.borrowed, adapter.entries, {&own, 1}, adapter.gradients};
+      LayerPass pass = all;
+      pass.kept = all.kept.of(range, rows);
+      pass.gradient_of = gradient.of(range, rows);
+      pass.adapter = &part;
+      use(pass, range);
+    }
+  };
+  each_sample([&](const LayerPass& pass, const RowRange& /*range*/) {
+    backward_mlp(pass);
+    backward_attention_output(pass);
+  });
+  backward_scores(all);
+  each_sample([&](const LayerPass& pass, const RowRange& range) {
+    PlannedRows positions = plan->rows();
+    positions.tokens = positions.tokens.rows(range.begin, range.end);
+    positions.positions = positions.positions.rows(range.begin, range.end);
+    backward_projections(pass, positions, residual[pass.layer].rows(range.begin, range.end));
+  });
 }
 
 TrainingTransformer::TrainingTransformer(const TransformerConfig& config,
@@ -494,11 +698,16 @@ std::size_t TrainingTransformer::bytes(const TransformerConfig& config, std::int
   return Activations(config, options).bytes(rows);
 }
 
-ConstTensorView TrainingTransformer::forward(const PackedBatch& batch,
-                                             ParameterSource& parameters) {
+ConstTensorView TrainingTransformer::forward(const PackedBatch& batch, ParameterSource& parameters,
+                                             ParameterSource* adapter) {
   State& state = *state_;
   const ModelParameters& model = state.parameters;
+  expect((adapter != nullptr) == state.options.adapter.has_value(),
+         "an adapter's weights are lent to a transformer without one, or not to one with it");
   state.check(batch);
+  if (adapter != nullptr) {
+    find_noisy_rows(batch.layout, state.noisy);
+  }
   state.plan->assign(batch);
   state.reserve(batch.layout.num_rows);
   const bool work = state.rows > 0;  // A rank without samples still borrows, for collectives.
@@ -513,8 +722,10 @@ ConstTensorView TrainingTransformer::forward(const PackedBatch& batch,
   TensorView lacking;
   for (std::size_t layer = 0; layer < model.layers.size(); ++layer) {
     const BorrowedGroup borrowed(parameters, state.table, model.layers[layer].group);
+    const State::BorrowedAdapter additions(state, adapter, layer);
     if (work) {
-      const LayerPass pass = state.layer_pass(layer, borrowed);
+      LayerPass pass = state.layer_pass(layer, borrowed);
+      pass.adapter = additions.pass();
       state.forward_attention(pass, lacking);
       state.forward_mlp(pass);
       state.end_mlp(pass, state.residual[layer + 1]);
@@ -586,15 +797,11 @@ void TrainingTransformer::loss_and_backward(ParameterSource& parameters, const L
     } else {
       opened.clear_between_matrices(state.kernels.queue(), state.table);
       const LayerPass pass = state.layer_pass(layer, borrowed, &opened);
-      if (state.options.activation_checkpointing) {
-        state.forward_attention(pass, {});
-        state.forward_mlp(pass);
-        if (pass.has(kFeedForward.norm_after)) {
-          state.end_mlp(pass, gradient.input);  // Only to recompute the ends; the result is unused.
-        }
-      }
+      state.recompute(pass);
       state.backward_mlp(pass);
-      state.backward_attention(pass);
+      state.backward_attention_output(pass);
+      state.backward_scores(pass);
+      state.backward_projections(pass, state.plan->rows(), state.residual[layer]);
     }
     opened.ready();
     note_progress();
@@ -611,32 +818,81 @@ void TrainingTransformer::loss_and_backward(ParameterSource& parameters, const L
   note_progress();
 }
 
-double forward_flops(const LayerPlan& plan, const PackedBatch& batch) {
+void TrainingTransformer::loss_and_backward(ParameterSource& parameters, ParameterSource& adapter,
+                                            const LossTerms& terms, GradientSink& gradients) {
+  State& state = *state_;
+  expect(state.options.adapter && !state.options.forward_only && state.rows >= 0,
+         "loss_and_backward with an adapter comes after its forward()");
+  const ModelParameters& model = state.parameters;
+  Gradients& gradient = state.gradient;
+  const bool work = state.rows > 0;
+  {
+    const BorrowedGroup norm(parameters, state.table, model.final_norm->group);
+    const BorrowedGroup head(parameters, state.table, model.head->group);
+    if (work) {
+      state.kernels.vocabulary_loss(*state.plan, state.hidden, head(model.head), terms,
+                                    gradient.input, {});
+      state.scale(gradient.input, state.layer_plan.hidden_factor);
+      state.kernels.queue().zero(gradient.residual);
+      for (const RowRange& range : state.noisy) {
+        const auto part = [&](const TensorView& view) { return view.rows(range.begin, range.end); };
+        state.kernels.rms_norm_backward(part(gradient.input), part(state.residual.back()),
+                                        norm(model.final_norm), part(state.final_inverse_rms),
+                                        part(gradient.residual),
+                                        state.unwanted.rows(0, state.layer_plan.hidden));
+      }
+    }
+    note_progress();
+  }
+  for (std::size_t layer = model.layers.size(); layer-- > 0;) {
+    const BorrowedGroup borrowed(parameters, state.table, model.layers[layer].group);
+    const OpenGradient opened(gradients, *state.adapter_table, static_cast<std::int32_t>(layer));
+    const State::BorrowedAdapter additions(state, &adapter, layer, &opened);
+    opened.clear(state.kernels.queue());
+    if (work) {
+      LayerPass pass = state.layer_pass(layer, borrowed);
+      pass.adapter = additions.pass();
+      state.recompute(pass);
+      state.backward_noisy_rows(pass, *pass.adapter);
+    }
+    opened.ready();
+    note_progress();
+  }
+}
+
+double forward_flops(const LayerPlan& plan, const PackedBatch& batch, bool noisy_only) {
   double visible_keys = 0;
+  double num_rows = 0;
   for (const AttentionSegment& segment : batch.layout.segments) {
     const auto rows = static_cast<double>(segment.row_end - segment.row_begin);
     const auto prefix = static_cast<double>(segment.prefix_end - segment.prefix_begin);
+    if (noisy_only && prefix == 0) {
+      continue;
+    }
+    num_rows += rows;
     const auto before = static_cast<double>(segment.row_begin - segment.causal_begin);
     visible_keys += rows * (prefix + before) + rows * (rows + 1) / 2;
   }
-  const auto rows = static_cast<double>(batch.layout.num_rows);
   return 2 * static_cast<double>(plan.num_layers()) *
-         (rows * static_cast<double>(plan.elements(2)) +
+         (num_rows * static_cast<double>(plan.elements(2)) +
           2 * visible_keys * static_cast<double>(plan.query));
 }
 
-double training_flops(const LayerPlan& plan, std::int64_t vocabulary, const PackedBatch& batch) {
-  // A product's backward is two products of its size.
-  constexpr double kForwardAndBackward = 3;
+double training_flops(const LayerPlan& plan, std::int64_t vocabulary, const PackedBatch& batch,
+                      bool frozen) {
+  // A product's backward is two products of its size; one if its weight is frozen.
+  const double forward_and_backward = frozen ? 2 : 3;
   double head_products = 0;
   for (const LossItem& item : batch.loss_items) {
     const bool has_target = item.target >= 0;
     const bool has_student = item.student_row >= 0;
-    head_products += kForwardAndBackward * ((has_target ? 1 : 0) + (has_student ? 1 : 0));
+    head_products += forward_and_backward * ((has_target ? 1 : 0) + (has_student ? 1 : 0));
     // A teacher without a target has no backward.
     head_products += item.teacher_row >= 0 || (has_student && !has_target) ? 1 : 0;
   }
-  return kForwardAndBackward * forward_flops(plan, batch) +
+  const double layers = frozen ? forward_flops(plan, batch) + forward_flops(plan, batch, true)
+                               : forward_and_backward * forward_flops(plan, batch);
+  return layers +
          2 * head_products * static_cast<double>(plan.hidden) * static_cast<double>(vocabulary);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "model/kernels/kernel_set.h"
@@ -31,6 +32,10 @@ class TrainingTransformer {
     /// nearly doubles a gradient's error at 24 layers.
     DType compute = DType::float32;
     bool forward_only = false;  ///< Keep nothing for loss_and_backward(), which must not be called.
+    /// The model is frozen; noisy rows have the adapter's additions, and only its weights, in the
+    /// table of this shape with the model's shard count, get gradients. Noisy rows must see clean
+    /// rows and their own block only (MaskKind::clean).
+    std::optional<AdapterShape> adapter = {};
   };
   TrainingTransformer(const TransformerConfig& config, const ParameterTable& table,
                       KernelSet& kernels, MemoryAccount& account, Options options);
@@ -40,13 +45,19 @@ class TrainingTransformer {
 
   /// Returns the hidden states after the final norm, [T, C] of the compute type, valid until the
   /// next call. `batch` must not change before its last loss_and_backward().
-  ConstTensorView forward(const PackedBatch& batch, ParameterSource& parameters);
+  /// `adapter`: lender of the adapter's weights, if there is one.
+  ConstTensorView forward(const PackedBatch& batch, ParameterSource& parameters,
+                          ParameterSource* adapter = nullptr);
 
   /// Backward of the last forward(), of consistency_scale · L_pc + ar_scale · L_AR; may be called
   /// several times. A separate teacher is given by `teacher`, not in the terms, and gets no
   /// gradient. Groups become ready from the head to the embedding.
   void loss_and_backward(ParameterSource& parameters, const LossTerms& terms,
                          GradientSink& gradients, const TeacherForward& teacher = {});
+  /// The same with an adapter, whose gradients become ready from the last layer to the first.
+  /// Requires: no AR targets.
+  void loss_and_backward(ParameterSource& parameters, ParameterSource& adapter,
+                         const LossTerms& terms, GradientSink& gradients);
 
   /// Returns what forward() allocates for a batch of `rows` rows. On top, the vocabulary loss takes
   /// about 128 MiB (on a device device_loss_bytes()) and attention kernels some tens of MiB.
@@ -58,10 +69,12 @@ class TrainingTransformer {
 };
 
 /// Returns the FLOPs of forward and backward, attention counted by visible keys, including the
-/// logits of a separate teacher: the numerator of MFU.
+/// logits of a separate teacher: the numerator of MFU. `frozen`: of the training of an adapter,
+/// whose own products are not counted.
 [[nodiscard]] double training_flops(const LayerPlan& plan, std::int64_t vocabulary,
-                                    const PackedBatch& batch);
-/// Returns the FLOPs of a forward up to the final norm.
-[[nodiscard]] double forward_flops(const LayerPlan& plan, const PackedBatch& batch);
+                                    const PackedBatch& batch, bool frozen = false);
+/// Returns the FLOPs of a forward up to the final norm, of all rows or the noisy ones.
+[[nodiscard]] double forward_flops(const LayerPlan& plan, const PackedBatch& batch,
+                                   bool noisy_only = false);
 
 }  // namespace jforge

@@ -50,8 +50,9 @@ void set_result(const TensorView& view, BlockedProduct<Element>& product) {
 }  // namespace
 
 void CpuKernelSet::linear(ConstTensorView x, ConstTensorView weight, ConstTensorView bias,
-                          TensorView y) {
+                          TensorView y, bool accumulate) {
   const auto [m, n, k] = check_linear(x, weight, y);
+  expect(!accumulate || bias.empty(), "linear: a sum is added to without a bias");
   const float* added = nullptr;
   if (!bias.empty()) {
     expect_shape(bias, Shape{n}, "linear bias");
@@ -68,6 +69,7 @@ void CpuKernelSet::linear(ConstTensorView x, ConstTensorView weight, ConstTensor
                                     .a = x.data<Element>(),
                                     .a_row = shape.k,
                                     .b = weight.data<Element>(),
+                                    .accumulate = accumulate,
                                     .bias = added};
     set_result(y, product);
     multiply(product);

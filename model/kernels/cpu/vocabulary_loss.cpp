@@ -26,7 +26,7 @@ struct CpuKernelSet::LossChunk {
   ConstTensorView head;
   LossTeacher teacher;
   TensorView hidden_gradient;
-  float* head_gradient = nullptr;
+  float* head_gradient = nullptr;  ///< Null: not wanted.
   VocabularyLossSums sums{};
 };
 
@@ -143,6 +143,9 @@ void CpuKernelSet::loss_chunk(LossChunk& chunk) {
     vector_.add(gradient + row * c, sum, c);
     round_floats(vector_, sum, chunk.hidden_gradient, at, c);
   }
+  if (chunk.head_gradient == nullptr) {
+    return;
+  }
   multiply<Element>({.transpose_a = true,
                      .m = v,
                      .n = c,
@@ -171,7 +174,7 @@ void CpuKernelSet::vocabulary_loss(const PackedPlan& plan, ConstTensorView hidde
                   .head = head,
                   .teacher = terms.teacher,
                   .hidden_gradient = hidden_gradient,
-                  .head_gradient = head_gradient.data<float>()};
+                  .head_gradient = head_gradient.empty() ? nullptr : head_gradient.data<float>()};
   zero_tensor(hidden_gradient);
   const std::int64_t most_rows = loss_chunk_rows(v);
   std::size_t begin = 0;

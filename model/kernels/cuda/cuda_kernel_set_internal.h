@@ -184,8 +184,8 @@ class CudaKernelSet final : public KernelSet {
   void convert(ConstTensorView x, TensorView y, float factor = 1) override;
   void keep_rows(const DecodePlan& plan, TensorView x) override;
 
-  void linear(ConstTensorView x, ConstTensorView weight, ConstTensorView bias,
-              TensorView y) override;
+  void linear(ConstTensorView x, ConstTensorView weight, ConstTensorView bias, TensorView y,
+              bool accumulate) override;
   void linear_backward_input(ConstTensorView y_gradient, ConstTensorView weight,
                              TensorView x_gradient, bool accumulate) override;
   void linear_backward_weight(ConstTensorView y_gradient, ConstTensorView x,

@@ -48,8 +48,9 @@ void CudaKernelSet::product(const MatrixProduct& product) {
 }
 
 void CudaKernelSet::linear(ConstTensorView x, ConstTensorView weight, ConstTensorView bias,
-                           TensorView y) {
+                           TensorView y, bool accumulate) {
   const auto [m, n, k] = check_linear(x, weight, y);
+  expect(!accumulate || bias.empty(), "linear: a sum is added to without a bias");
   const DType operands = product_type(x, weight, y, "linear");
   const void* added = nullptr;
   if (!bias.empty()) {
@@ -76,7 +77,8 @@ void CudaKernelSet::linear(ConstTensorView x, ConstTensorView weight, ConstTenso
            .b = floating(weight).data,
            .result = y.dtype(),
            .c = floating(y).data,
-           .bias = added});
+           .bias = added,
+           .accumulate = accumulate});
 }
 
 void CudaKernelSet::linear_backward_input(ConstTensorView y_gradient, ConstTensorView weight,

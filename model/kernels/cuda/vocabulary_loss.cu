@@ -222,7 +222,7 @@ struct CudaKernelSet::LossCall {
   FloatSource teacher_hidden;  ///< Without data: the student's own.
   const void* teacher_head;
   FloatTarget hidden_gradient;
-  float* head_gradient;
+  float* head_gradient;  ///< Null: not wanted.
 };
 
 void CudaKernelSet::loss_chunk(const LossCall& call, const CudaPackedPlan::LossChunk& chunk) {
@@ -279,6 +279,9 @@ void CudaKernelSet::loss_chunk(const LossCall& call, const CudaPackedPlan::LossC
   queue_.launch(groups.distinct, kRowGroupLanes,
                 AddRowGroups<std::int64_t>{groups, sources, {gradient}, call.hidden_gradient, c},
                 "loss hidden gradient");
+  if (call.head_gradient == nullptr) {
+    return;
+  }
   product({.transpose_a = true,
            .m = v,
            .n = c,
@@ -303,7 +306,7 @@ void CudaKernelSet::vocabulary_loss(const PackedPlan& plan, ConstTensorView hidd
                       floating(terms.teacher.hidden),
                       floating(terms.teacher.head).data,
                       floating(hidden_gradient),
-                      floats(head_gradient)};
+                      head_gradient.empty() ? nullptr : floats(head_gradient)};
   queue_.zero(hidden_gradient);
   for (const CudaPackedPlan::LossChunk& chunk :
        on_device(plan).loss(device_loss_rows(call.vocabulary), loss_use(terms))) {

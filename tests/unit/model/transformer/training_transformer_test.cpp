@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -312,6 +313,155 @@ TEST(TrainingTransformer, AnEmptyBatchStillReportsItsGroups) {
   EXPECT_EQ(sums.autoregressive, 0.0);
   EXPECT_EQ(groups, model.table.groups().size());
   EXPECT_EQ(std::ranges::count(gradients, 0.0F), static_cast<std::ptrdiff_t>(gradients.size()));
+}
+
+/// A tiny model with an adapter whose B is not zero.
+struct DraftedModel : TinyModel {
+  explicit DraftedModel(ModelFamily family, const AdapterShape& adapter = {.rank = 3, .alpha = 6})
+      : TinyModel(false, family),
+        shape(adapter),
+        adapter_table(config, shape, 2),
+        additions(static_cast<std::size_t>(adapter_table.flat_size())) {
+    initialise_weights(adapter_table, adapter_flat(), 13, config.num_layers);
+    RandomStream stream(4, RandomPurpose::test);
+    for (const ParameterEntry& entry : adapter_table.entries()) {
+      for (std::int64_t i = 0; i < entry.shape.elements(); ++i) {
+        additions[static_cast<std::size_t>(entry.offset + i)] +=
+            0.1F * static_cast<float>(stream.normal());
+      }
+    }
+  }
+  [[nodiscard]] TensorView adapter_flat() { return {additions.data(), {std::ssize(additions)}}; }
+
+  AdapterShape shape;
+  ParameterTable adapter_table;
+  std::vector<float> additions;
+  FlatParameters lent{adapter_table, adapter_flat(), *kernels, account};
+};
+
+PackedBatch drafted_batch() {
+  const std::vector<PackedSample> samples{random_sample(1, 3, 4, 5, 2),
+                                          random_sample(2, 6, 3, 3, 2)};
+  return pack_samples(samples, {.mask = MaskKind::clean, .ar_targets = false}, 0.5F);
+}
+
+std::vector<float> adapter_gradients(DraftedModel& model, TrainingTransformer& transformer,
+                                     const PackedBatch& batch, double* loss = nullptr) {
+  std::vector<float> gradients(model.additions.size(), 0.0F);
+  FlatGradients sink(model.adapter_table, {gradients.data(), {std::ssize(gradients)}},
+                     *model.kernels, model.account);
+  std::array<double, 2> sums{};
+  transformer.forward(batch, model.parameters, &model.lent);
+  transformer.loss_and_backward(
+      model.parameters, model.lent,
+      {.consistency_scale = kConsistencyWeight, .sums = {sums.data(), DType::float64, {2}}}, sink);
+  if (loss != nullptr) {
+    *loss = sums[0];
+  }
+  return gradients;
+}
+
+TEST(AdapterTraining, GradientsMatchFiniteDifferencesAndCheckpointingChangesNoBit) {
+  for (const auto& [tied, family] : kModels) {
+    DraftedModel model(family);
+    const PackedBatch batch = drafted_batch();
+    TrainingTransformer transformer(model.config, model.table, *model.kernels, model.account,
+                                    {.adapter = model.shape});
+    double loss = 0;
+    const std::vector<float> gradients = adapter_gradients(model, transformer, batch, &loss);
+    EXPECT_GT(loss, 0.01);
+    TrainingTransformer lean(model.config, model.table, *model.kernels, model.account,
+                             {.activation_checkpointing = true, .adapter = model.shape});
+    EXPECT_EQ(adapter_gradients(model, lean, batch), gradients);
+    for (const ParameterEntry& entry : model.adapter_table.entries()) {
+      const auto begin = static_cast<std::size_t>(entry.offset);
+      const auto count = static_cast<std::size_t>(entry.shape.elements());
+      double norm = 0;
+      for (std::size_t i = 0; i < count; ++i) {
+        norm += std::pow(static_cast<double>(gradients[begin + i]), 2);
+      }
+      norm = std::sqrt(norm);
+      ASSERT_GT(norm, 1e-6) << entry.name;
+      const std::vector<float> saved = model.additions;
+      const auto loss_at = [&](double step) {
+        for (std::size_t i = 0; i < count; ++i) {
+          model.additions[begin + i] +=
+              static_cast<float>(step * static_cast<double>(gradients[begin + i]) / norm);
+        }
+        double found = 0;
+        adapter_gradients(model, transformer, batch, &found);
+        model.additions = saved;
+        return static_cast<double>(kConsistencyWeight) * found;
+      };
+      constexpr double kStep = 6e-3;
+      const double coarse = (loss_at(2 * kStep) - loss_at(-2 * kStep)) / (4 * kStep);
+      const double fine = (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep);
+      EXPECT_NEAR((4 * fine - coarse) / 3, norm, 2e-3 * norm + 2e-4) << entry.name;
+    }
+  }
+}
+
+/// Additions of the last layer that leave its keys and values alone act as merged weights.
+TEST(AdapterTraining, NoisyRowsAreThoseOfMergedWeightsAndCleanRowsTheModels) {
+  using enum LayerWeight;
+  for (const auto& [tied, family] : kModels) {
+    DraftedModel model(family, {.rank = 3, .alpha = 6, .targets = {q, o, gate, up, down}});
+    const auto last = static_cast<std::int32_t>(model.config.num_layers - 1);
+    TinyModel merged(false, family);
+    for (const PlannedWeight& planned : LayerPlan(model.config).weights) {
+      if (std::ranges::find(model.shape.targets, planned.weight) == model.shape.targets.end()) {
+        continue;
+      }
+      for (std::int64_t layer = 0; layer <= last; ++layer) {
+        const TensorView in =
+            model.adapter_table.tensor(model.adapter_flat(), adapter_in(planned, layer));
+        const TensorView out =
+            model.adapter_table.tensor(model.adapter_flat(), adapter_out(planned, layer));
+        if (layer < last) {
+          std::ranges::fill(out.span<float>(), 0.0F);
+          continue;
+        }
+        const TensorView weight = merged.table.tensor(merged.flat(), planned.name_in(layer));
+        for (std::int64_t row = 0; row < weight.dim(0); ++row) {
+          for (std::int64_t column = 0; column < weight.dim(1); ++column) {
+            for (std::int64_t r = 0; r < model.shape.rank; ++r) {
+              weight.data<float>()[row * weight.dim(1) + column] +=
+                  model.shape.scale() * out.data<float>()[row * model.shape.rank + r] *
+                  in.data<float>()[r * weight.dim(1) + column];
+            }
+          }
+        }
+      }
+    }
+    const PackedBatch batch = drafted_batch();
+    std::vector<RowRange> noisy;
+    find_noisy_rows(batch.layout, noisy);
+    ASSERT_EQ(noisy.size(), 2U);
+    const auto hidden_of = [&](TinyModel& own, ParameterSource* adapter) {
+      TrainingTransformer transformer(
+          own.config, own.table, *own.kernels, own.account,
+          {.adapter = adapter ? std::optional(model.shape) : std::nullopt});
+      const auto values = transformer.forward(batch, own.parameters, adapter).span<float>();
+      return std::vector<float>(values.begin(), values.end());
+    };
+    const std::vector<float> drafted = hidden_of(model, &model.lent);
+    const std::vector<float> base = hidden_of(model, nullptr);
+    const std::vector<float> expected = hidden_of(merged, nullptr);
+    std::int64_t differ = 0;
+    for (std::int64_t i = 0; i < std::ssize(drafted); ++i) {
+      const std::int64_t row = i / model.config.hidden_size;
+      const auto at = static_cast<std::size_t>(i);
+      if (std::ranges::any_of(noisy, [&](const RowRange& range) {
+            return range.begin <= row && row < range.end;
+          })) {
+        ASSERT_NEAR(drafted[at], expected[at], 1e-4) << "row " << row;
+        differ += std::abs(drafted[at] - base[at]) > 1e-3F ? 1 : 0;
+      } else {
+        ASSERT_EQ(drafted[at], base[at]) << "row " << row;
+      }
+    }
+    EXPECT_GT(differ, 0);
+  }
 }
 
 class UseRecorder final : public ParameterSource, public GradientSink {
