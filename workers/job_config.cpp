@@ -188,6 +188,9 @@ void JobConfig::validate(int ranks) const {
     if (round.optimizer == OptimizerStart::carry && number == 1) {
       refuse("optimizer = \"carry\" needs a round before it; set \"fresh\"");
     }
+    if (train.drafter != Drafter::none && round.mask != MaskKind::clean) {
+      refuse("mask must be \"clean\" with train.drafter: drafting rows see accepted tokens only");
+    }
     noise_schedule(number).validate();
     train_config(number).validate();
   }

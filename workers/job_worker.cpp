@@ -50,7 +50,8 @@ JobWorker::JobWorker(const JobConfig& config, WorkerServices services, Identity 
       identity_(std::move(identity)),
       accepted_(std::move(accepted)),
       layout_(config.run.directory),
-      weights_(services_, config.model.source, identity_.at(kModelHash), layout_.checkpoints()),
+      weights_(services_, config.model.source, identity_.at(kModelHash), layout_.checkpoints(),
+               config.train.adapter_shape(), config.run.seed),
       import_(config, services_, layout_),
       generation_(config, services_, layout_, identity_, weights_),
       export_(config, services_, layout_, weights_) {}

@@ -60,12 +60,13 @@ void with_gathered_weights(const Communicator& comm, const Communicator& within,
 }
 
 ModelShard::ModelShard(TransformerConfig config, const Communicator& comm, MemoryAccount& account,
-                       const RankGrid* grid)
+                       const RankGrid* grid, const AdapterShape* adapter)
     : config_(std::move(config)),
       comm_(comm),
       within_(grid == nullptr ? comm : grid->within),
       account_(account),
-      table_(config_, within_.size()) {}
+      table_(adapter == nullptr ? ParameterTable(config_, within_.size())
+                                : ParameterTable(config_, *adapter, within_.size())) {}
 
 void ModelShard::allocate() {
   weights_ = Buffer();  // Both would not fit.
@@ -118,6 +119,29 @@ void ModelShard::gather(const std::function<void(const ParameterReader&)>& use) 
     copy_tensor(block(groups[static_cast<std::size_t>(index)]), target);
   };
   with_gathered_weights(comm_, within_, table_, own_block, account_, use);
+}
+
+Buffer ModelShard::whole(DType type, KernelSet& kernels, MemoryAccount& account) const {
+  Buffer memory;
+  gather([&](const ParameterReader& read) {
+    memory = Buffer(storage_bytes(table_.flat_size(), type), account, kernels.device(),
+                    MemoryUse::weights);
+    const TensorView flat = memory.view(type, {table_.flat_size()});
+    for (const ParameterEntry& entry : table_.entries()) {
+      const ConstTensorView values = read(entry);
+      const TensorView target = tensor_in_group(flat, 0, entry);
+      if (type == DType::float32) {
+        copy_tensor(values, target);
+        continue;
+      }
+      const Buffer rounded(storage_bytes(entry.shape.elements(), type), account,
+                           MemoryUse::staging);
+      const TensorView staged = rounded.view(type, entry.shape);
+      kernels.host().convert(values, staged);
+      copy_tensor(staged, target);
+    }
+  });
+  return memory;
 }
 
 void ModelShard::take(const OwnBlock& own_block) {

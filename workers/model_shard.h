@@ -34,9 +34,9 @@ void with_gathered_weights(const Communicator& comm, const Communicator& within,
 class ModelShard {
  public:
   /// Holds no weights until one of the loads, initialise() or take(). `grid`: null if all ranks of
-  /// `comm` share one copy.
+  /// `comm` share one copy. With `adapter`, the weights are those of an adapter for the model.
   ModelShard(TransformerConfig config, const Communicator& comm, MemoryAccount& account,
-             const RankGrid* grid = nullptr);
+             const RankGrid* grid = nullptr, const AdapterShape* adapter = nullptr);
 
   /// Collective. Every rank reads its own part, and compares its share of the files with their
   /// checksums. If one fails, all throw DataError.
@@ -51,6 +51,8 @@ class ModelShard {
   [[nodiscard]] std::span<float> weights() const;
   /// Collective. See with_gathered_weights().
   void gather(const std::function<void(const ParameterReader&)>& use) const;
+  /// Collective. Returns the flat vector, of `type`, where `kernels` compute.
+  [[nodiscard]] Buffer whole(DType type, KernelSet& kernels, MemoryAccount& account) const;
   /// Frees the memory while training keeps its own.
   void drop() { weights_ = Buffer(); }
   /// Local. Takes the blocks of all groups.

@@ -117,7 +117,9 @@ std::string describe_memory(const MemoryPlan& plan, PlannedRanks ranks) {
       "activations of {} rows {}, {}{}copy for checkpoints {}; {} per rank in all{}\n",
       plan.sharding.stage, dtype_name(plan.sharding.compute), megabytes(plan.state.weights),
       megabytes(plan.state.gradients), megabytes(plan.state.optimizer),
-      plan.sharding.teacher ? fmt::format("teacher {}, ", megabytes(plan.state.teacher)) : "",
+      plan.sharding.teacher ? fmt::format("teacher {}, ", megabytes(plan.state.teacher))
+      : plan.frozen > 0     ? fmt::format("frozen model {}, ", megabytes(plan.frozen))
+                            : "",
       megabytes(plan.state.communication), plan.rows, megabytes(plan.activations),
       host ? "" : fmt::format("vocabulary loss {}, ", megabytes(plan.loss)),
       probed > 0 ? fmt::format("checks {}, ", megabytes(probed)) : "", megabytes(plan.snapshot),
@@ -146,7 +148,7 @@ double MemoryPlan::generation() const {
 double MemoryPlan::training() const {
   // The shard is here when training begins and ends, but never beside a checkpoint's copy.
   return (sharding.home(device) == Device::cpu ? state.total() : 0) + snapshot + probe.gathered +
-         (device == Device::cpu ? activations + probe.decoding : 0);
+         (device == Device::cpu ? frozen + activations + probe.decoding : 0);
 }
 
 double MemoryPlan::generation_on_device() const {
@@ -155,8 +157,8 @@ double MemoryPlan::generation_on_device() const {
 
 double MemoryPlan::training_on_device() const {
   return device == Device::cpu ? 0
-                               : (sharding.offload ? copies : state.total()) + activations + loss +
-                                     probe.decoding + products;
+                               : (sharding.offload ? copies : state.total()) + frozen +
+                                     activations + loss + probe.decoding + products;
 }
 
 DType decoding_type(const JobConfig& config, std::size_t round, bool source_is_bfloat16) {
@@ -181,9 +183,15 @@ MemoryPlan plan_training(const TransformerConfig& model, const ParameterTable& t
   plan.snapshot = 3 * plan.weights;
   plan.rows = rows.packed;
   plan.micro_batches = rows.micro_batches;
-  plan.activations = static_cast<double>(TrainingTransformer::bytes(
-      model, rows.packed,
-      {.activation_checkpointing = train.activation_checkpointing, .compute = sharding.compute}));
+  TrainingTransformer::Options options = train.transformer_options();
+  options.compute = sharding.compute;
+  plan.activations = static_cast<double>(TrainingTransformer::bytes(model, rows.packed, options));
+  if (train.drafter != Drafter::none) {
+    const ParameterTable base(model, table.shard_count());
+    plan.frozen = static_cast<double>(storage_bytes(base.flat_size(), sharding.compute));
+    plan.weights += 4 * static_cast<double>(shard_vector_size(base));
+    plan.gathered = gathered_bytes(base);
+  }
   if (device != Device::cpu) {
     plan.products = static_cast<double>(kProductWorkspaceBytes);
     plan.loss = static_cast<double>(device_loss_bytes(rows.packed + rows.taught, model.hidden_size,
@@ -221,7 +229,7 @@ std::optional<std::int64_t> most_generated(const JobConfig& config,
 MemoryPlan plan_memory(const JobConfig& config, const TransformerConfig& model, int ranks,
                        Device device, const PlannedPrompts& prompts, bool source_is_bfloat16) {
   const int of_copy = ranks_of_copy(ranks, config.train.shard_ranks);
-  const ParameterTable table(model, of_copy);
+  const ParameterTable table = config.train.table(model, of_copy);
   const std::int64_t answer = longest_answer(config);
   // As in generation: no more places than prompts of a rank.
   const std::optional<std::int64_t> generated = most_generated(config, prompts.count);
@@ -438,6 +446,7 @@ std::string describe_device(const JobConfig& config, const TransformerConfig& mo
   step.prompt_tokens = static_cast<double>(longest_prompt);
   step.answer_tokens = longest_answer(config);
   step.recompute = config.train.activation_checkpointing;
+  step.frozen = config.train.drafter != Drafter::none;
   const double expected = estimate_round(model, step, speed).train;
   text += fmt::format(
       "  a step of {} samples of full length, {} on a rank: {:.3g} s of arithmetic at {:.0f} % of "
@@ -454,12 +463,15 @@ std::string describe_plan(const JobConfig& config, PlannedRanks planned, Device 
                           const MachineSpeed& speed, const KnownDevice* sheet) {
   const int ranks = planned.all;
   const TransformerConfig model = read_hf_config(config.model.source);
-  const ParameterTable table(model, ranks_of_copy(ranks, config.train.shard_ranks));
+  const ParameterTable table =
+      config.train.table(model, ranks_of_copy(ranks, config.train.shard_ranks));
   const int shards = table.shard_count();
   const auto parameters = static_cast<double>(table.flat_size());
-  std::string text =
-      fmt::format("model: {} parameters, {} layers, vocabulary {}\nranks: {}\n",
-                  table.parameter_count(), model.num_layers, model.vocabulary_size, ranks);
+  std::string text = fmt::format(
+      "model: {} parameters, {} layers, vocabulary {}{}\nranks: {}\n",
+      ParameterTable(model, 1).parameter_count(), model.num_layers, model.vocabulary_size,
+      table.of_adapter() ? fmt::format("; drafter: {} parameters", table.parameter_count()) : "",
+      ranks);
   const auto [prompts, mean_tokens, longest, lengths] = known_prompts(config);
   const bool source_is_bfloat16 = hf_matrices_are_bfloat16(config.model.source);
   const std::int64_t longest_prompt =
@@ -567,6 +579,7 @@ std::string describe_plan(const JobConfig& config, PlannedRanks planned, Device 
     work.weight_bytes =
         static_cast<double>(dtype_bytes(decoding_type(config, i + 1, source_is_bfloat16)));
     work.recompute = config.train.activation_checkpointing;
+    work.frozen = config.train.drafter != Drafter::none;
     const RoundSeconds seconds = estimate_round(model, work, speed);
     total.generate += seconds.generate;
     total.train += seconds.train;

@@ -28,6 +28,7 @@ struct MemoryPlan {
   double cache = 0;        ///< Generation: KV cache (generate.batch_prompts, cache_mb).
   double least_cache = 0;  ///< KV cache of one sequence, enough for a device.
   Sharding sharding;
+  double frozen = 0;               ///< Training: the model beside an adapter.
   TrainingMemory state;            ///< Training: weights, gradients, optimizer, buffers.
   double snapshot = 0;             ///< Training: copy from which a checkpoint is written.
   double activations = 0;          ///< Training: for `rows` packed rows.
@@ -53,7 +54,8 @@ struct StepRows {
   std::int64_t taught = 0;  ///< Its additional loss rows, of a frozen teacher.
   std::int64_t micro_batches = 1;
 };
-/// Returns the memory of training alone. `table` is divided among the ranks of each copy.
+/// Returns the memory of training alone. `table`: of what is trained, divided among the ranks of
+/// each copy.
 [[nodiscard]] MemoryPlan plan_training(const TransformerConfig& model, const ParameterTable& table,
                                        const TrainConfig& train, const Sharding& sharding,
                                        Device device, const StepRows& rows, int copies);

@@ -129,7 +129,8 @@ RoundSeconds estimate_round(const TransformerConfig& model, const RoundWork& wor
                                          pass(work.prompts_generated % batch));
 
   const double sample_rows = work.prompt_tokens + 2 * answer;
-  const double passes_per_row = work.recompute ? 4 : 3;  // forward, backward = 2 forwards
+  // Forward, backward = 2 forwards; of a frozen model 1, of the noisy half of the rows.
+  const double passes_per_row = work.frozen ? (work.recompute ? 2.5 : 1.5) : work.recompute ? 4 : 3;
   const double computing = static_cast<double>(work.step_samples) * sample_rows * passes_per_row *
                            (2 * weights + attention_flops(model, context)) /
                            (speed.training_flops * kPlannedEfficiency);

@@ -51,6 +51,7 @@ struct RoundWork {
   std::int64_t batch_prompts = 0;  ///< Sequences decoded together.
   double weight_bytes = 4;         ///< Per weight, in decoding.
   bool recompute = false;          ///< Activation checkpointing: one more forward.
+  bool frozen = false;             ///< A drafter is trained beside the model.
 };
 
 struct RoundSeconds {

@@ -85,6 +85,7 @@ constexpr EnumName<Recipe> kRecipes[] = {{Recipe::none, "none"},
                                          {Recipe::jacobi_forcing, "jacobi-forcing"},
                                          {Recipe::authors, "authors"},
                                          {Recipe::clean_context, "clean-context"}};
+constexpr EnumName<Drafter> kDrafters[] = {{Drafter::none, "none"}, {Drafter::adapter, "adapter"}};
 constexpr EnumName<Compat> kCompat[] = {
     {Compat::none, "none"}, {Compat::repo, "repo"}, {Compat::paper, "paper"}};
 
@@ -477,6 +478,58 @@ void add_sweep(FieldList& fields, SweepConfig& sweep) {
   }
 }
 
+std::optional<std::string> read_projections(const toml::node& node,
+                                            std::vector<LayerWeight>& targets) {
+  std::vector<std::string> names;
+  if (auto problem = read_value(node, names)) {
+    return problem;
+  }
+  std::vector<LayerWeight> found;
+  for (const auto& [weight, name] : kProjections) {
+    if (std::erase(names, name) > 0) {
+      found.push_back(weight);
+    }
+  }
+  if (!names.empty()) {
+    return "an array of names of projections such as \"q_proj\" or \"down_proj\"";
+  }
+  targets = std::move(found);
+  return std::nullopt;
+}
+
+std::string write_projections(const std::vector<LayerWeight>& targets) {
+  std::vector<std::string> names;
+  for (const auto& [weight, name] : kProjections) {
+    if (std::ranges::find(targets, weight) != targets.end()) {
+      names.emplace_back(name);
+    }
+  }
+  return write_value(names).value_or("[]");
+}
+
+void add_drafter(FieldList& fields, TrainConfig& train) {
+  fields.in("train", kRun);
+  fields.add_enum(
+      "drafter", train.drafter, kIdentity, kDrafters,
+      "`\"adapter\"`: the model stays as it is, byte for byte, and low-rank additions to its "
+      "projections (LoRA, on drafting rows only) are trained to propose what it would say, which "
+      "decoding with `method` draft verifies: the text is the model's own. Means `recipe` "
+      "clean-context and `ar_weight` 0 unless they are given; rounds must have `mask` clean");
+  fields.last().same_as_before({"none"});
+  fields.add("drafter_rank", train.adapter.rank, kIdentity, "Rank of the additions");
+  fields.last().same_as_before(train.adapter.rank);
+  fields.add("drafter_alpha", train.adapter.alpha, kIdentity,
+             "The additions are multiplied by this divided by the rank");
+  fields.last().same_as_before(train.adapter.alpha);
+  std::vector<LayerWeight>& targets = train.adapter.targets;
+  fields.add(
+      "drafter_targets", kIdentity, "Projections that have an addition",
+      value_schema(std::vector<std::string>()),
+      [&targets](const toml::node& node) { return read_projections(node, targets); },
+      [&targets] { return write_projections(targets); });
+  fields.last().same_results.push_back(write_projections(AdapterShape{}.targets));
+}
+
 std::vector<ConfigField> all_fields(JobConfig& config) {
   FieldList fields;
   add_run(fields, config.run);
@@ -504,6 +557,7 @@ std::vector<ConfigField> all_fields(JobConfig& config) {
                   "never selects a block's initial draft, as in the authors' data, and has an "
                   "`ar_weight` of 10 unless another is given. Those keys then have these values in "
                   "`resolved_config.toml` too; giving one another value is refused");
+  add_drafter(fields, config.train);
   add_filter(fields, config.train.filter);
   add_checkpoint(fields, config.checkpoint);
   add_evaluate(fields, config.evaluate);
@@ -607,6 +661,14 @@ std::optional<std::string> contradiction(const std::vector<ConfigField>& fields,
 // a recipe that the document names, and otherwise keeps the document's values and names no recipe.
 void apply_recipe(JobConfig& config, const TomlDocument& document) {
   const std::vector<ConfigField> fields = job_fields(config);
+  if (config.train.drafter != Drafter::none) {
+    if (!document.holds(field_at(fields, "train.recipe"))) {
+      config.recipe = Recipe::clean_context;
+    }
+    if (!document.holds(field_at(fields, "train.ar_weight"))) {
+      config.train.ar_weight = 0;
+    }
+  }
   if (config.recipe == Recipe::jacobi_forcing || config.recipe == Recipe::authors) {
     for (std::size_t i = 1; i < config.rounds.size(); ++i) {
       if (!document.holds(field_at(fields, fmt::format("rounds.{}.block_size", i + 1)))) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/transformer/layer_plan.h"
@@ -23,6 +24,12 @@ struct AdapterShape {
   [[nodiscard]] float scale() const { return static_cast<float>(alpha / rank); }
   bool operator==(const AdapterShape&) const = default;
 };
+
+/// Projections by their names in configurations and in PEFT's target_modules, in LayerPlan's order.
+inline constexpr std::pair<LayerWeight, const char*> kProjections[] = {
+    {LayerWeight::q, "q_proj"},      {LayerWeight::k, "k_proj"},       {LayerWeight::v, "v_proj"},
+    {LayerWeight::o, "o_proj"},      {LayerWeight::gate, "gate_proj"}, {LayerWeight::up, "up_proj"},
+    {LayerWeight::down, "down_proj"}};
 
 /// Names of A [rank, K] and B [N, rank] in an adapter's table, for a matrix [N, K]:
 /// "model.layers.0.self_attn.q_proj.lora_A.weight". In PEFT's files "base_model.model." precedes

@@ -320,6 +320,45 @@ TEST_P(GoldenLossTest, LossesAndGradientsAgree) {
   }
 }
 
+class GoldenAdapterTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(GoldenAdapterTest, LossAndGradientsAgree) {
+  const GoldenModel model(reference_directory() / GetParam());
+  const SafetensorsFile reference(model.directory / "adapter.safetensors");
+  const AdapterShape shape{.rank = 3, .alpha = 6};
+  const ParameterTable table(model.config, shape, 2);
+  ASSERT_EQ(reference.entries().size(), 1 + 2 * table.entries().size());
+  std::vector<float> values(static_cast<std::size_t>(table.flat_size()));
+  for (const ParameterEntry& entry : table.entries()) {
+    std::ranges::copy(read_tensor(reference, entry.name), values.begin() + entry.offset);
+  }
+  PackingOptions options{.mask = MaskKind::clean, .consistency_decay = 0.8F, .ar_targets = false};
+  const PackedSample sample = read_sample(model.directory / "packed.json", options.eos_ids);
+  const PackedBatch batch = pack_samples({&sample, 1}, options, 1.0F);
+  MemoryAccount account("training");
+  TrainingTransformer transformer(model.config, model.table, *model.kernels, account,
+                                  {.adapter = shape});
+  FlatParameters parameters(model.table, model.flat(), *model.kernels, account);
+  FlatParameters adapter(table, {values.data(), {table.flat_size()}}, *model.kernels, account);
+  std::vector<float> gradients(values.size(), 0.0F);
+  FlatGradients sink(table, {gradients.data(), {table.flat_size()}}, *model.kernels, account);
+  transformer.forward(batch, parameters, &adapter);
+  const VocabularyLossSums sums = test::losses_of(*model.kernels, [&](const TensorView& found) {
+    transformer.loss_and_backward(parameters, adapter, {.sums = found}, sink);
+  });
+  const auto expected = static_cast<double>(read_tensor(reference, "consistency_loss").at(0));
+  EXPECT_GT(expected, 0);
+  EXPECT_NEAR(sums.consistency, expected, 1e-4 * expected);
+  for (const ParameterEntry& entry : table.entries()) {
+    const std::span<const float> ours = std::span<const float>(gradients).subspan(
+        static_cast<std::size_t>(entry.offset), static_cast<std::size_t>(entry.shape.elements()));
+    EXPECT_LT(relative_l2(ours, read_tensor(reference, "gradient." + entry.name)), 1e-3)
+        << entry.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GoldenAdapterTest, ::testing::Values("qwen3", "olmo2", "granite"));
+
 std::string loss_case_name(const ::testing::TestParamInfo<fs::path>& info) {
   std::string name =
       info.param.parent_path().filename().string() + "_" + info.param.stem().string();

@@ -136,6 +136,34 @@ def write_losses(directory, family):
         save_file(values, directory / f"loss_{name}.safetensors")
 
 
+RANK, SCALE = 3, 2.0
+
+
+def write_adapter(directory):
+    """Low-rank additions to every projection of the noisy rows, and their gradients, of the consistency loss alone."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
+    packed = json.loads((directory / "packed.json").read_text())
+    answer = BLOCK * BLOCKS
+    noisy = torch.arange(PROMPT + 2 * answer)[:, None] >= PROMPT + answer
+    weights = {}
+
+    def add(name, layer):
+        inner = (0.4 * torch.randn(RANK, layer.in_features)).requires_grad_()
+        outer = (0.4 * torch.randn(layer.out_features, RANK)).requires_grad_()
+        weights.update({f"{name}.lora_A.weight": inner, f"{name}.lora_B.weight": outer})
+        layer.register_forward_hook(lambda _, inputs, output: output + SCALE * noisy * (inputs[0] @ inner.T @ outer.T))
+
+    for name, layer in model.named_modules():
+        if name.endswith("_proj"):
+            add(name, layer)
+    consistency, _ = packed_losses(model, packed, clean_context=True, decay=0.8)
+    consistency.backward()
+    values = {"consistency_loss": consistency.detach().reshape(1)}
+    for name, weight in weights.items():
+        values |= {name: weight.detach(), f"gradient.{name}": weight.grad}
+    save_file(values, directory / "adapter.safetensors")
+
+
 def write_model(directory, family, options):
     model = make_model(family, options)
     directory.mkdir(parents=True)
@@ -170,6 +198,8 @@ def main():
         if not directory.exists():
             write_model(directory, family, options)
         write_losses(directory, name)
+        if name in ("qwen3", "olmo2", "granite"):
+            write_adapter(directory)
 
 
 if __name__ == "__main__":

@@ -107,7 +107,8 @@ void warn_of_cut_answers(const Communicator& comm, std::int32_t round, const Ans
 }  // namespace
 
 OpenPrompts GeneratePhase::open_prompts(std::int32_t round) const {
-  const std::string expected = trajectory_identity(identity_, round, weights_.origin(round - 1));
+  const std::string expected =
+      trajectory_identity(identity_, round, weights_.generator_origin(round));
   const std::filesystem::path directory = layout_.trajectories(round);
   const ShardIndex index = ShardIndex::read(directory);
   OpenPrompts open;
@@ -188,7 +189,7 @@ bool GeneratePhase::run(std::int32_t round) {
   bool drained = false;
   AnswerEnds ends;
   if (!stop) {
-    drained = generate_leases(round, weights_.first_of(round, "what is left to generate"), ends);
+    drained = generate_leases(round, weights_.generator(round), ends);
     // Rank 0 opens every shard while the others wait.
     services_.clock.enter("generation report");
     warn_of_cut_answers(services_.comm, round, ends, config_.generate.max_new_tokens);

@@ -32,7 +32,7 @@ RoundTraining::RoundTraining(const JobConfig& config, const WorkerServices& serv
   open_trajectories();
   TrainPhase::Settings of_round = settings(identity);
   services_.clock.enter(of_round.name);
-  phase_.emplace(services_, model_, train_, std::move(of_round), account_);
+  phase_.emplace(services_, model_, train_, std::move(of_round), account_, weights_.base());
   make_probe();
   restore();
 }

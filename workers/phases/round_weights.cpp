@@ -29,11 +29,14 @@ bool finishes_round(const CheckpointManifest& manifest) {
 }
 
 RoundWeights::RoundWeights(const PhaseServices& services, std::filesystem::path source,
-                           std::string model_hash, std::filesystem::path checkpoints)
+                           std::string model_hash, std::filesystem::path checkpoints,
+                           const AdapterShape* adapter, std::uint64_t seed)
     : services_(services),
       source_(std::move(source)),
       model_hash_(std::move(model_hash)),
-      checkpoints_(std::move(checkpoints)) {}
+      checkpoints_(std::move(checkpoints)),
+      adapter_(adapter),
+      seed_(seed) {}
 
 void RoundWeights::resume(Checkpoint checkpoint) {
   trained_ = static_cast<std::int32_t>(checkpoint.manifest.state.round) -
@@ -68,7 +71,7 @@ std::string RoundWeights::origin(std::int32_t rounds) const {
 void RoundWeights::begin_round(std::int32_t round) {
   static_cast<void>(agree(services_.comm, false, [&] {
     if (services_.comm.rank() == 0) {
-      round_origin_ = origin(round - 1);
+      round_origin_ = generator_origin(round);
     }
   }));
   round_origin_ = broadcast_text(services_.comm, round_origin_, 0);
@@ -109,7 +112,7 @@ ModelShard& RoundWeights::unread() {
   together(services_.comm, [&] {
     if (!model_) {
       model_ = std::make_unique<ModelShard>(read_hf_config(source_), services_.comm, account_,
-                                            &services_.grid);
+                                            &services_.grid, adapter_);
     }
   });
   return *model_;
@@ -120,13 +123,29 @@ ModelShard& RoundWeights::after(std::int32_t rounds) {
     return *model_;
   }
   ModelShard& model = unread();
-  if (rounds == 0) {
+  if (rounds == 0 && adapter_ != nullptr) {
+    together(services_.comm, [&] { model.initialise(seed_); });
+  } else if (rounds == 0) {
     model.load_hf(source_);
   } else {
     model.load_checkpoint(final_checkpoint(rounds));
   }
   held_ = rounds;
   return model;
+}
+
+ModelShard* RoundWeights::base() {
+  if (adapter_ != nullptr && !base_) {
+    auto model = std::make_unique<ModelShard>(read_hf_config(source_), services_.comm, account_,
+                                              &services_.grid);
+    model->load_hf(source_);
+    base_ = std::move(model);
+  }
+  return base_.get();
+}
+
+ModelShard& RoundWeights::generator(std::int32_t round) {
+  return adapter_ != nullptr ? *base() : first_of(round, "what is left to generate");
 }
 
 ModelShard& RoundWeights::first_of(std::int32_t round, const char* need) {
@@ -155,6 +174,7 @@ void RoundWeights::drop_unfinished() {
 
 void RoundWeights::drop() {
   model_.reset();
+  base_.reset();
   held_ = kNone;
 }
 

@@ -28,9 +28,10 @@ inline constexpr const char* kGeneratedFrom = "generated_from";
 class RoundWeights {
  public:
   /// `source`: Hugging Face directory of the model, whose hash is `model_hash`. `checkpoints`: the
-  /// run's directory of checkpoints.
+  /// run's directory of checkpoints. With `adapter` (else null) the rounds train that, beginning
+  /// with weights of `seed`, and the model generates every round's trajectories.
   RoundWeights(const PhaseServices& services, std::filesystem::path source, std::string model_hash,
-               std::filesystem::path checkpoints);
+               std::filesystem::path checkpoints, const AdapterShape* adapter, std::uint64_t seed);
 
   /// Continues from `checkpoint`, the newest valid one.
   void resume(Checkpoint checkpoint);
@@ -45,7 +46,11 @@ class RoundWeights {
   /// checkpoint of round `rounds`. If a round was resumed, its checkpoint remembers the hash.
   /// Throws DataError if the checkpoint is gone and nothing remembers it.
   [[nodiscard]] std::string origin(std::int32_t rounds) const;
-  /// Collective. Sets round_origin() to origin(round − 1) of rank 0.
+  /// Returns the hash of what generates the trajectories of round `round`.
+  [[nodiscard]] std::string generator_origin(std::int32_t round) const {
+    return adapter_ == nullptr ? origin(round - 1) : model_hash_;
+  }
+  /// Collective. Sets round_origin() to generator_origin(round) of rank 0.
   void begin_round(std::int32_t round);
   /// Origin of the trajectories of the round in progress; equal on every rank.
   [[nodiscard]] const std::string& round_origin() const noexcept { return round_origin_; }
@@ -61,6 +66,11 @@ class RoundWeights {
   /// Collective. Returns the weights that round `round`, which may have been resumed, began with.
   /// Throws DataError naming `need` if they are gone or have changed.
   ModelShard& first_of(std::int32_t round, const char* need);
+  /// Collective. Returns the weights that generate the trajectories of round `round`, which may
+  /// have been resumed. Throws as first_of().
+  ModelShard& generator(std::int32_t round);
+  /// Collective. Returns the frozen model beside an adapter, null without one.
+  ModelShard* base();
   /// Collective. Returns a model that may hold no weights.
   ModelShard& unread();
   /// Marks the weights in memory as changing: they match no finished round.
@@ -82,12 +92,15 @@ class RoundWeights {
   std::filesystem::path source_;
   std::string model_hash_;
   std::filesystem::path checkpoints_;
+  const AdapterShape* adapter_;
+  std::uint64_t seed_;
   std::optional<Checkpoint> resume_point_;
   std::int32_t trained_ = 0;
   std::string round_origin_;
   MemoryAccount account_{"weights"};
   std::unique_ptr<ModelShard> model_;
-  std::int32_t held_ = kNone;  ///< Rounds that the weights in memory have been trained for.
+  std::unique_ptr<ModelShard> base_;  ///< With an adapter.
+  std::int32_t held_ = kNone;         ///< Rounds that the weights in memory have been trained for.
 };
 
 }  // namespace jforge

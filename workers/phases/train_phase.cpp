@@ -24,21 +24,31 @@ void raise_to_time_since(StepClock::time_point begin, double& seconds) {
 }  // namespace
 
 TrainPhase::TrainPhase(const PhaseServices& services, ModelShard& model, const TrainConfig& config,
-                       Settings settings, MemoryAccount& account)
+                       Settings settings, MemoryAccount& account, const ModelShard* base)
     : services_(services),
       model_(model),
       config_(config),
       settings_(std::move(settings)),
       account_(account),
-      trainer_(
-          {model.config(), model.table(), services.kernels, services.comm, account, &services.grid},
-          model.weights(), config_),
+      trainer_({model.config(), model.table(), services.kernels, services.comm, account,
+                &services.grid, freeze(base)},
+               model.weights(), config_),
       last_step_(settings_.steps) {
   model.drop();
   plan_.total_steps = settings_.steps;
   plan_.checkpoint_every = settings_.checkpoint.every_steps;
   plan_.peak = PeakFlops::for_shares(services_.kernels, services_.comm, config_.compute,
                                      settings_.layout.peak_flops());
+}
+
+std::optional<FrozenModel> TrainPhase::freeze(const ModelShard* base) {
+  if (base == nullptr) {
+    return std::nullopt;
+  }
+  frozen_memory_ = base->whole(config_.compute, services_.kernels, account_);
+  frozen_.emplace(base->table(), frozen_memory_.view(config_.compute, {base->table().flat_size()}),
+                  services_.kernels, account_);
+  return FrozenModel{base->table(), *frozen_};
 }
 
 void TrainPhase::carry_optimizer(const Checkpoint& checkpoint) {

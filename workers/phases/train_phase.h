@@ -11,6 +11,7 @@
 #include "checkpoints/checkpoint_reader.h"
 #include "checkpoints/checkpoint_writer.h"
 #include "checkpoints/identity.h"
+#include "model/transformer/flat_parameters.h"
 #include "workers/model_shard.h"
 #include "workers/phases/services.h"
 #include "workers/run_layout.h"
@@ -35,10 +36,11 @@ class TrainPhase {
     std::function<std::string(std::int64_t last_step)> cursors;
   };
 
-  /// Collective. Takes the weights out of `model`; if dropped before, resume() must follow. All but
-  /// `settings` must outlive the phase; memory is charged to `account`.
+  /// Collective. Takes the weights out of `model`; if dropped before, resume() must follow. `base`:
+  /// the frozen model, if `model` is an adapter. All but `settings` must outlive the phase; memory
+  /// is charged to `account`.
   TrainPhase(const PhaseServices& services, ModelShard& model, const TrainConfig& config,
-             Settings settings, MemoryAccount& account);
+             Settings settings, MemoryAccount& account, const ModelShard* base = nullptr);
 
   [[nodiscard]] DistillationTrainer& trainer() noexcept { return trainer_; }
 
@@ -57,6 +59,7 @@ class TrainPhase {
                                  const std::function<void(const StepMetrics&)>& on_step);
 
  private:
+  [[nodiscard]] std::optional<FrozenModel> freeze(const ModelShard* base);
   [[nodiscard]] bool probe_ends(StepMetrics& metrics);
   [[nodiscard]] TrainHooks hooks(CheckpointWriter& writer,
                                  const std::function<void(const StepMetrics&)>& on_step);
@@ -74,6 +77,8 @@ class TrainPhase {
   const TrainConfig config_;
   const Settings settings_;
   MemoryAccount& account_;
+  Buffer frozen_memory_;
+  std::optional<FlatParameters> frozen_;
   DistillationTrainer trainer_;
   TrainPlan plan_;
   TrainingProbe* probe_ = nullptr;

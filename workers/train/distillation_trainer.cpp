@@ -84,12 +84,13 @@ DistillationTrainer::DistillationTrainer(const TrainContext& context, std::span<
       store_(context.table, config.sharding(), context.kernels, *collectives_, context.account,
              shard, across_.get()),
       optimizer_(context.table, context.comm, context.account, store_, config.optimizer),
-      transformer_(
-          context.model, context.table, context.kernels, context.account,
-          {.activation_checkpointing = config.activation_checkpointing, .compute = config.compute}),
+      transformer_(context.model, context.frozen ? context.frozen->table : context.table,
+                   context.kernels, context.account, config.transformer_options()),
       spike_guard_(config.spike_guard),
       results_(context.kernels, context.account) {
   config_.validate();
+  expect(context.frozen.has_value() == (config.drafter != Drafter::none),
+         "an adapter is trained beside a frozen model, and only then");
   if (store_.sharding().teacher) {
     teacher_.emplace(context.model, context.table, context.kernels, context.account,
                      TrainingTransformer::Options{.compute = config.compute, .forward_only = true});
@@ -295,24 +296,24 @@ DistillationTrainer::LocalWork DistillationTrainer::train_batch(SampleSource& so
       first_sample += static_cast<std::int64_t>(list.front());
     }
     teacher = teach();
-    transformer_.forward(batch_, store_);
+    if (context_.frozen) {
+      transformer_.forward(batch_, context_.frozen->weights, &store_);
+    } else {
+      transformer_.forward(batch_, store_);
+    }
     if (pass == passes.first_of_rank_0 && norms_due(step) &&
         (store_.sharding().shards_weights() || context_.comm.rank() == 0)) {
       measure(members);
     }
-    transformer_.loss_and_backward(store_,
-                                   {.consistency_scale = config_.consistency_weight,
-                                    .ar_scale = config_.ar_weight,
-                                    .sums = results_.part(kLossSums * pass, kLossSums),
-                                    .ar_loss = config_.ar_loss},
-                                   gradients, teacher);
+    backward(pass, gradients, teacher);
     first_samples_.push_back(first_sample);
     if (empty) {
       continue;
     }
     work.tokens += static_cast<double>(batch_.tokens.size());
-    work.flops += training_flops(plan_, context_.model.vocabulary_size, batch_) +
-                  forward_flops(plan_, teacher_batch_);
+    work.flops +=
+        training_flops(plan_, context_.model.vocabulary_size, batch_, context_.frozen.has_value()) +
+        forward_flops(plan_, teacher_batch_);
     work.kept_offsets += static_cast<double>(batch_.kept_offsets);
     work.ar_targets += static_cast<double>(batch_.ar_targets);
     work.micro_batches += 1;
@@ -332,6 +333,19 @@ DistillationTrainer::LocalWork DistillationTrainer::train_batch(SampleSource& so
   store_.synchronize();
   read_results(step, measured_share, work);
   return work;
+}
+
+void DistillationTrainer::backward(std::int64_t pass, GradientSink& gradients,
+                                   const TeacherForward& teacher) {
+  const LossTerms terms{.consistency_scale = config_.consistency_weight,
+                        .ar_scale = config_.ar_weight,
+                        .sums = results_.part(kLossSums * pass, kLossSums),
+                        .ar_loss = config_.ar_loss};
+  if (context_.frozen) {
+    transformer_.loss_and_backward(context_.frozen->weights, store_, terms, gradients);
+  } else {
+    transformer_.loss_and_backward(store_, terms, gradients, teacher);
+  }
 }
 
 void DistillationTrainer::read_results(std::int64_t step, double measured_share, LocalWork& work) {

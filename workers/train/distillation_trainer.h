@@ -82,14 +82,23 @@ struct TrainHooks {
 
 enum class TrainOutcome : std::uint8_t { finished, interrupted };
 
+/// A model that stays as it is, beside the adapter that is trained.
+struct FrozenModel {
+  const ParameterTable& table;
+  ParameterSource& weights;  ///< Of the compute type, where the kernels compute.
+};
+
 /// References must outlive the trainer.
 struct TrainContext {
   const TransformerConfig& model;
-  const ParameterTable& table;  ///< shard_count = ranks of a copy of the state.
+  /// Of the trained weights, the model's or the adapter's; shard_count = ranks of a copy of the
+  /// state.
+  const ParameterTable& table;
   KernelSet& kernels;
   const Communicator& comm;
   MemoryAccount& account;
-  const RankGrid* grid = nullptr;  ///< Null: all ranks share one copy.
+  const RankGrid* grid = nullptr;          ///< Null: all ranks share one copy.
+  std::optional<FrozenModel> frozen = {};  ///< Required if TrainConfig names a drafter.
 };
 
 /// One object per rank and round; all ranks act together.
@@ -147,6 +156,7 @@ class DistillationTrainer {
     std::int64_t count = 1;
     std::int64_t first_of_rank_0 = 0;  ///< First non-empty one of rank 0; `count` if it has none.
   };
+  void backward(std::int64_t pass, GradientSink& gradients, const TeacherForward& teacher);
   /// Joins a failed step's remaining collectives, for which other ranks wait.
   void give_up_step(const FailureText& failure);
   [[nodiscard]] Passes divide_batch();

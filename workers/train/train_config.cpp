@@ -28,6 +28,31 @@ void expect_ratio(const char* key, double value) {
   }
 }
 
+/// Throws for what a frozen model has no use for.
+void expect_drafter_alone(const TrainConfig& config) {
+  const auto refuse_unless = [](bool fits, const char* key, const char* value, const char* why) {
+    if (!fits) {
+      throw ConfigError(fmt::format(
+          "train.drafter leaves the model as it is, so {}; set train.{} = {}", why, key, value));
+    }
+  };
+  refuse_unless(config.ar_weight == 0, "ar_weight", "0", "its answers need no loss");
+  refuse_unless(config.teacher == TeacherKind::detached, "teacher", "\"detached\"",
+                "it is its own teacher");
+  refuse_unless(!config.train_prompt, "train_prompt", "false", "prompts teach nothing");
+  refuse_unless(config.optimizer.zero_stage <= 1, "zero_stage", "0 or 1",
+                "only small weights could be sharded");
+  refuse_unless(config.collapse.check_every == 0, "collapse_check_every", "0",
+                "its answers cannot collapse");
+  refuse_unless(config.early_stop.every == 0, "early_stop_every", "0",
+                "its answers stay as good as they are");
+  if (config.adapter.rank < 1 || !(config.adapter.alpha > 0) || config.adapter.targets.empty()) {
+    throw ConfigError(
+        "train.drafter_rank and train.drafter_alpha must be positive, and train.drafter_targets "
+        "must name a projection");
+  }
+}
+
 }  // namespace
 
 void TrainConfig::apply(Compat compat) {
@@ -86,6 +111,9 @@ void TrainConfig::validate() const {
         "train.collectives = \"nccl\" has nothing to carry beside train.optimizer_offload = true: "
         "gradients and weights then lie in host memory and go by MPI; set \"auto\"");
   }
+  if (drafter != Drafter::none) {
+    expect_drafter_alone(*this);
+  }
   expect_not_negative("gradient_norms_every", static_cast<double>(gradient_norms_every));
   expect_ratio("warmup_ratio", warmup_ratio);
   expect_ratio("minimum_rate_ratio", minimum_rate_ratio);
@@ -103,8 +131,15 @@ PackingOptions TrainConfig::packing(const std::vector<TokenId>& eos_ids) const {
   options.kept = kept;
   options.consistency_decay = consistency_decay;
   options.train_prompt = train_prompt;
+  options.ar_targets = drafter == Drafter::none;  // A frozen model's answers cannot move.
   options.eos_ids = eos_ids;
   return options;
+}
+
+TrainingTransformer::Options TrainConfig::transformer_options() const {
+  return {.activation_checkpointing = activation_checkpointing,
+          .compute = compute,
+          .adapter = drafter == Drafter::none ? std::nullopt : std::optional(adapter)};
 }
 
 LearningRateSchedule TrainConfig::schedule(std::int64_t total_steps) const {

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "model/kernels/kernel_set.h"
+#include "model/transformer/adapter.h"
 #include "model/transformer/packed_layout.h"
+#include "model/transformer/training_transformer.h"
 #include "runtime/comm/tensor_collectives.h"
 #include "runtime/ids.h"
 #include "workers/train/collapse.h"
@@ -25,6 +27,12 @@ enum class Compat : std::uint8_t { none, repo, paper };
 enum class TeacherKind : std::uint8_t {
   detached,  ///< The student's of the same forward, without gradient.
   frozen,    ///< The student's at the round's start, which made the trajectories.
+};
+
+/// What is trained.
+enum class Drafter : std::uint8_t {
+  none,     ///< The model.
+  adapter,  ///< Additions of drafting rows (model/transformer/adapter.h); the model stays as it is.
 };
 
 /// Sanity limits.
@@ -47,6 +55,8 @@ struct TrainConfig {
   TeacherKind teacher = TeacherKind::detached;
   ArLoss ar_loss = ArLoss::cross_entropy;
   bool train_prompt = false;
+  Drafter drafter = Drafter::none;
+  AdapterShape adapter;  ///< If that is the drafter.
   bool activation_checkpointing = false;
   /// Compute weights and activations: float32 or bfloat16. Masters, moments, parameter gradients,
   /// losses and sums are float32.
@@ -69,6 +79,16 @@ struct TrainConfig {
   /// Throws ConfigError naming the key and a remedy.
   void validate() const;
   [[nodiscard]] PackingOptions packing(const std::vector<TokenId>& eos_ids) const;
+  [[nodiscard]] TrainingTransformer::Options transformer_options() const;
+  /// Returns the table of the trained weights.
+  [[nodiscard]] ParameterTable table(const TransformerConfig& model, int shard_count) const {
+    return drafter == Drafter::none ? ParameterTable(model, shard_count)
+                                    : ParameterTable(model, adapter, shard_count);
+  }
+  /// Returns the shape of the adapter that is trained; null if it is the model.
+  [[nodiscard]] const AdapterShape* adapter_shape() const {
+    return drafter == Drafter::adapter ? &adapter : nullptr;
+  }
   [[nodiscard]] LearningRateSchedule schedule(std::int64_t total_steps) const;
   [[nodiscard]] double weighted(const VocabularyLossSums& losses) const {
     return static_cast<double>(consistency_weight) * losses.consistency +
