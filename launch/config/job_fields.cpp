@@ -517,10 +517,10 @@ void add_drafter(FieldList& fields, TrainConfig& train) {
       "clean-context and `ar_weight` 0 unless they are given; rounds must have `mask` clean");
   fields.last().same_as_before({"none"});
   fields.add("drafter_rank", train.adapter.rank, kIdentity, "Rank of the additions");
-  fields.last().same_as_before(train.adapter.rank);
+  fields.last().same_results.push_back(std::to_string(AdapterShape{}.rank));
   fields.add("drafter_alpha", train.adapter.alpha, kIdentity,
              "The additions are multiplied by this divided by the rank");
-  fields.last().same_as_before(train.adapter.alpha);
+  fields.last().same_as_before(AdapterShape{}.alpha);
   std::vector<LayerWeight>& targets = train.adapter.targets;
   fields.add(
       "drafter_targets", kIdentity, "Projections that have an addition",

@@ -605,7 +605,7 @@ void TrainingTransformer::State::backward_mlp(const LayerPass& pass) {
   backward_sublayer_begin(pass, kFeedForward, kept.middle);
 }
 
-/// Of all rows at once.
+/// Attention takes all rows at once.
 void TrainingTransformer::State::backward_scores(const LayerPass& pass) {
   const LayerActivations& kept = pass.kept;
   kernels.packed_attention_backward(*plan, gradient.attention, kept.q.rotated, kept.k.rotated,

@@ -91,7 +91,7 @@ struct FrozenModel {
 /// References must outlive the trainer.
 struct TrainContext {
   const TransformerConfig& model;
-  /// Of the trained weights, the model's or the adapter's; shard_count = ranks of a copy of the
+  /// The trained weights': the model's or the adapter's. shard_count = ranks of a copy of the
   /// state.
   const ParameterTable& table;
   KernelSet& kernels;

@@ -18,7 +18,8 @@ namespace {
 
 using namespace jforge::test;
 
-class CheckpointResumeTest : public ::testing::Test {
+/// With the parameter, an adapter beside a frozen model.
+class CheckpointResumeTest : public ::testing::TestWithParam<bool> {
  protected:
   struct Result {
     std::vector<float> weights;  ///< consolidated
@@ -27,16 +28,35 @@ class CheckpointResumeTest : public ::testing::Test {
     std::vector<float> second;
   };
 
+  void SetUp() override {
+    config_.learning_rate = 1e-3;
+    config_.batch_samples = 8;
+    config_.tokens_per_rank = 96;
+    if (GetParam()) {
+      config_.drafter = Drafter::adapter;
+      config_.adapter.rank = 3;
+      config_.mask = MaskKind::clean;
+      config_.ar_weight = 0;
+    }
+  }
+
+  [[nodiscard]] Model trained_model(int shards) const {
+    return {config_.table(shape_, shards), shape_.num_layers};
+  }
+  [[nodiscard]] TrainContext context(const Model& model) {
+    return {.model = shape_,
+            .table = model.table,
+            .kernels = *kernels_,
+            .comm = comm_,
+            .account = account_,
+            .frozen = GetParam() ? std::optional(FrozenModel{base_.table, lent_}) : std::nullopt};
+  }
+
   /// Trains from the newest checkpoint, if any, to `total` steps, or stops after step `stop_after`.
   Result train(std::int64_t total, std::int64_t stop_after) {
-    Model model(comm_.size());
-    const TransformerConfig shape = tiny_config();
-    TrainConfig config;
-    config.learning_rate = 1e-3;
-    config.batch_samples = 8;
-    config.tokens_per_rank = 96;
-    DistillationTrainer trainer({shape, model.table, *kernels_, comm_, account_},
-                                shard_of(model.view(), model.table, comm_.rank()), config);
+    Model model = trained_model(comm_.size());
+    DistillationTrainer trainer(context(model), shard_of(model.view(), model.table, comm_.rank()),
+                                config_);
     TrainPlan plan;
     plan.total_steps = total;
     plan.checkpoint_every = 2;
@@ -90,9 +110,13 @@ class CheckpointResumeTest : public ::testing::Test {
   SharedDirectory root_{comm_, "jforge-resume"};
   std::unique_ptr<KernelSet> kernels_ = make_cpu_kernel_set();
   MemoryAccount account_{"resume test"};
+  const TransformerConfig shape_ = tiny_config();
+  TrainConfig config_;
+  Model base_{comm_.size()};
+  FlatParameters lent_{base_.table, base_.view(), *kernels_, account_};
 };
 
-TEST_F(CheckpointResumeTest, ResumedEqualsUninterruptedBitForBit) {
+TEST_P(CheckpointResumeTest, ResumedEqualsUninterruptedBitForBit) {
   const Result whole = train(7, 100);
   ASSERT_EQ(whole.losses.size(), 7U);
   for (const std::int64_t stop_after : {1, 3, 4, 6}) {
@@ -110,18 +134,13 @@ TEST_F(CheckpointResumeTest, ResumedEqualsUninterruptedBitForBit) {
   }
 }
 
-TEST_F(CheckpointResumeTest, TheUpdateCountMattersSoTheComparisonCanFail) {
+TEST_P(CheckpointResumeTest, TheUpdateCountMattersSoTheComparisonCanFail) {
   const Result whole = train(4, 100);
   clear();
   static_cast<void>(train(4, 2));
   // A forgotten bias correction must not pass as a proper resume.
-  Model model(comm_.size());
-  const TransformerConfig shape = tiny_config();
-  TrainConfig config;
-  config.learning_rate = 1e-3;
-  config.batch_samples = 8;
-  config.tokens_per_rank = 96;
-  DistillationTrainer trainer({shape, model.table, *kernels_, comm_, account_}, {}, config);
+  Model model = trained_model(comm_.size());
+  DistillationTrainer trainer(context(model), {}, config_);
   const std::int64_t done = resume(trainer.optimizer(), model.table);
   gather_masters(trainer.store(), model.table, comm_, model.view());
   trainer.optimizer().load_weights(shard_of(model.view(), model.table, comm_.rank()), 0);
@@ -134,7 +153,7 @@ TEST_F(CheckpointResumeTest, TheUpdateCountMattersSoTheComparisonCanFail) {
   EXPECT_NE(consolidated(model.table, model.weights), whole.weights);
 }
 
-TEST_F(CheckpointResumeTest, ARankThatCannotReadIsEverybodysError) {
+TEST_P(CheckpointResumeTest, ARankThatCannotReadIsEverybodysError) {
   static_cast<void>(train(4, 2));
   const CheckpointSearch search = find_newest_checkpoint(comm_, root_.path());
   comm_.barrier();
@@ -143,7 +162,7 @@ TEST_F(CheckpointResumeTest, ARankThatCannotReadIsEverybodysError) {
     std::filesystem::remove(search.newest->directory / shard_file_name(bad, comm_.size()));
   }
   comm_.barrier();
-  Model model(comm_.size());
+  Model model = trained_model(comm_.size());
   const std::vector<float> before = model.weights;
   const auto collectives = make_host_collectives(comm_);
   ParameterStore store(model.table, {}, *kernels_, *collectives, account_,
@@ -157,14 +176,14 @@ TEST_F(CheckpointResumeTest, ARankThatCannotReadIsEverybodysError) {
   EXPECT_EQ(model.weights, before);
 }
 
-TEST_F(CheckpointResumeTest, WeightsAloneLoadAtAnyShardCount) {
+TEST_P(CheckpointResumeTest, WeightsAloneLoadAtAnyShardCount) {
   const Result trained = train(3, 100);
   const CheckpointSearch search = find_newest_checkpoint(comm_, root_.path());
-  Model model(1);
+  const Model model = trained_model(1);
   EXPECT_EQ(consolidated(model.table, read_weights(*search.newest, model.table)), trained.weights);
 }
 
-TEST_F(CheckpointResumeTest, ACheckpointOfAnotherWorldSizeResumes) {
+TEST_P(CheckpointResumeTest, ACheckpointOfAnotherWorldSizeResumes) {
   const Result whole = train(6, 100);
   clear();
   static_cast<void>(train(6, 3));
@@ -176,7 +195,7 @@ TEST_F(CheckpointResumeTest, ACheckpointOfAnotherWorldSizeResumes) {
   const std::filesystem::path other_root = root_.path() / "other";
   const std::filesystem::path directory = other_root / checkpoint_directory_name(1, 3);
   if (comm_.rank() == 0) {
-    const ParameterTable table(tiny_config(), kOther);
+    const ParameterTable table = config_.table(shape_, kOther);
     std::filesystem::create_directories(directory);
     CheckpointManifest manifest = search.newest->manifest;
     manifest.world_size = kOther;
@@ -205,6 +224,8 @@ TEST_F(CheckpointResumeTest, ACheckpointOfAnotherWorldSizeResumes) {
   // The state's bits do not depend on the writer's world size.
   EXPECT_EQ(resumed.weights, whole.weights);
 }
+
+INSTANTIATE_TEST_SUITE_P(ModelAndAdapter, CheckpointResumeTest, ::testing::Bool());
 
 }  // namespace
 }  // namespace jforge

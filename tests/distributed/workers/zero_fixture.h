@@ -79,8 +79,10 @@ class SyntheticSource : public SampleSource {
 
 struct Model {
   explicit Model(int shards, const TransformerConfig& config = tiny_config())
-      : table(config, shards), weights(static_cast<std::size_t>(table.flat_size())) {
-    initialise_weights(table, view(), kSeed, config.num_layers);
+      : Model(ParameterTable(config, shards), config.num_layers) {}
+  Model(ParameterTable own, std::int64_t num_layers)
+      : table(std::move(own)), weights(static_cast<std::size_t>(table.flat_size())) {
+    initialise_weights(table, view(), kSeed, num_layers);
   }
   [[nodiscard]] TensorView view() { return TensorView(weights.data(), {table.flat_size()}); }
   ParameterTable table;

@@ -106,7 +106,9 @@ TEST(JobFields, IdentityHoldsWhatChangesResultsAndNothingElse) {
     EXPECT_FALSE(identity.contains(key)) << key;
   }
   // Part of the identity unless they are defaults.
-  const std::set<std::string> not_by_default{"model.decode_weights", "generate.method",
+  const std::set<std::string> not_by_default{"train.drafter",        "train.drafter_rank",
+                                             "train.drafter_alpha",  "train.drafter_targets",
+                                             "model.decode_weights", "generate.method",
                                              "train.ar_loss",        "train.consistency_decay",
                                              "prompts.text",         "prompts.template_arguments"};
   std::size_t identity_fields = 0;
