@@ -20,6 +20,7 @@
 #include "checkpoints/hf_files_internal.h"
 #include "checkpoints/hf_model.h"
 #include "checkpoints/jacobi_decoding.h"
+#include "checkpoints/peft_adapter.h"
 #include "checkpoints/safetensors.h"
 #include "data/tokenizer/unicode.h"
 #include "model/transformer/layer_plan.h"
@@ -204,14 +205,16 @@ void write_weights(const fs::path& directory, const ParameterTable& table,
   publish_file(directory / kHfIndexFile, root.dump(2) + "\n");
 }
 
-/// Returns the files to copy, as NAME or FOLDER/NAME, sorted.
-std::vector<fs::path> other_files(const fs::path& source_directory) {
+/// Returns the files to copy, as NAME or FOLDER/NAME, sorted; with `model` also what a model is
+/// read from.
+std::vector<fs::path> other_files(const fs::path& source_directory, bool model = false) {
   std::vector<fs::path> files;
   for (const auto& item : fs::directory_iterator(source_directory)) {
     const std::string name = item.path().filename().string();
     // Follows links, as in the Hugging Face cache.
-    if (item.is_regular_file() && !name.starts_with('.') && name != "config.json" &&
-        name != kChecksumsName && name != kJacobiDecodingFile && !is_weight_file(name)) {
+    const bool read = name == "config.json" || name.find(".safetensors") != std::string::npos;
+    if (item.is_regular_file() && !name.starts_with('.') && name != kChecksumsName &&
+        name != kJacobiDecodingFile && (read ? model : !is_weight_file(name))) {
       files.emplace_back(name);
     }
   }
@@ -354,11 +357,9 @@ void sweep_killed_exports(const fs::path& directory, const std::string& prefix) 
   }
 }
 
-/// `describe` writes the files that are neither copied nor weights.
+/// `fill` writes all files but checksums.json.
 void write_model_directory(const fs::path& source_directory, const fs::path& output_directory,
-                           const ParameterTable& table,
-                           const std::vector<std::vector<SafetensorsTensor>>& shards, DType stored,
-                           const std::function<void(const fs::path&)>& describe) {
+                           const std::function<void(const fs::path&)>& fill) {
   const fs::path target = place_of(output_directory);
   check_directories(source_directory, target);
   make_directory(target.parent_path());
@@ -366,9 +367,7 @@ void write_model_directory(const fs::path& source_directory, const fs::path& out
   const std::string prefix = fmt::format(".tmp-{}-", target.filename().string());
   sweep_killed_exports(target.parent_path(), prefix);
   const TemporaryDirectory fresh(target.parent_path() / (prefix + temporary_suffix()));
-  copy_other_files(source_directory, fresh.path());
-  write_weights(fresh.path(), table, shards, stored);
-  describe(fresh.path());
+  fill(fresh.path());
   write_checksums(fresh.path());
   sync_directory(fresh.path());
 
@@ -423,19 +422,34 @@ void export_hf_model(const fs::path& source_directory, const fs::path& output_di
                      const TensorValues& values, const HfExportOptions& options) {
   const DType stored = options.stored;
   export_to(output_directory, [&] {
-    write_model_directory(
-        source_directory, output_directory, table,
-        plan_shards(table, values, stored, options.max_shard_bytes), stored,
-        [&](const fs::path& fresh) {
-          if (options.jacobi_block_size) {
-            write_custom_generate(fresh, *options.jacobi_block_size, options.template_arguments);
-          }
-          name_stop_tokens(fresh, config);
-          OrderedJson root = source_config(source_directory, config);
-          publish_file(fresh / "config.json",
-                       config_text(root.is_null() ? new_config(config) : std::move(root),
-                                   config.rope, stored));
+    write_model_directory(source_directory, output_directory, [&](const fs::path& fresh) {
+      copy_other_files(source_directory, fresh);
+      write_weights(fresh, table, plan_shards(table, values, stored, options.max_shard_bytes),
+                    stored);
+      if (options.jacobi_block_size) {
+        write_custom_generate(fresh, *options.jacobi_block_size, options.template_arguments);
+      }
+      name_stop_tokens(fresh, config);
+      OrderedJson root = source_config(source_directory, config);
+      publish_file(
+          fresh / "config.json",
+          config_text(root.is_null() ? new_config(config) : std::move(root), config.rope, stored));
+    });
+  });
+}
+
+void export_with_drafter(const fs::path& source_directory, const fs::path& output_directory,
+                         const std::function<void(const fs::path&)>& write_drafter) {
+  export_to(output_directory, [&] {
+    write_model_directory(source_directory, output_directory, [&](const fs::path& fresh) {
+      for (const fs::path& file : other_files(source_directory, true)) {
+        make_directory((fresh / file).parent_path());
+        publish_with(fresh / file, [&](const fs::path& copy) {
+          fs::copy_file(source_directory / file, copy, fs::copy_options::overwrite_existing);
         });
+      }
+      write_drafter(fresh / kDrafterFolder);
+    });
   });
 }
 
@@ -443,13 +457,13 @@ void export_new_hf_model(const fs::path& tokenizer_directory, const fs::path& ou
                          const TransformerConfig& config, const ParameterTable& table,
                          const TensorValues& values, DType stored) {
   export_to(output_directory, [&] {
-    write_model_directory(
-        tokenizer_directory, output_directory, table,
-        plan_shards(table, values, stored, kMaxHfShardBytes), stored, [&](const fs::path& fresh) {
-          publish_file(fresh / "config.json", config_text(new_config(config), config.rope, stored));
-          const OrderedJson generation = {{"do_sample", false}, {"eos_token_id", eos_json(config)}};
-          publish_file(fresh / kHfGenerationFile, generation.dump(2) + "\n");
-        });
+    write_model_directory(tokenizer_directory, output_directory, [&](const fs::path& fresh) {
+      copy_other_files(tokenizer_directory, fresh);
+      write_weights(fresh, table, plan_shards(table, values, stored, kMaxHfShardBytes), stored);
+      publish_file(fresh / "config.json", config_text(new_config(config), config.rope, stored));
+      const OrderedJson generation = {{"do_sample", false}, {"eos_token_id", eos_json(config)}};
+      publish_file(fresh / kHfGenerationFile, generation.dump(2) + "\n");
+    });
   });
 }
 

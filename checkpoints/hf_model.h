@@ -48,16 +48,19 @@ class HfTensors {
   std::unique_ptr<State> state_;
 };
 
+class PeftAdapter;
+
 /// A model directory whose weights are read on demand.
 struct HfModel {
   explicit HfModel(const std::filesystem::path& directory, FileShare checked = {});
   HfModel(const HfModel&) = delete;
   HfModel& operator=(const HfModel&) = delete;
-  ~HfModel() = default;
+  ~HfModel();
 
   TransformerConfig config;
   ParameterTable table;
   HfTensors tensors;
+  std::unique_ptr<PeftAdapter> drafter;  ///< find_drafter(): null if it has none.
 };
 /// Collective. Every rank maps the files and compares its share of them with their checksums.
 [[nodiscard]] std::unique_ptr<HfModel> open_hf_model(const Communicator& comm,

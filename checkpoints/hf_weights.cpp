@@ -11,6 +11,7 @@
 #include "checkpoints/directory_checksums.h"
 #include "checkpoints/hf_files_internal.h"
 #include "checkpoints/hf_model.h"
+#include "checkpoints/peft_adapter.h"
 #include "checkpoints/safetensors.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"
@@ -230,7 +231,10 @@ void HfTensors::read(const ParameterEntry& entry, std::int64_t begin, std::span<
 HfModel::HfModel(const fs::path& directory, FileShare checked)
     : config(read_hf_config(directory)),
       table(config, 1),
-      tensors(directory, config, table, checked) {}
+      tensors(directory, config, table, checked),
+      drafter(find_drafter(directory, config)) {}
+
+HfModel::~HfModel() = default;
 
 std::unique_ptr<HfModel> open_hf_model(const Communicator& comm, const fs::path& directory) {
   std::unique_ptr<HfModel> model;

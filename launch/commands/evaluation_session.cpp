@@ -118,7 +118,8 @@ ModelUnderTest EvaluationSession::model() const {
       model_->table,
       [files = model_.get()](const ParameterEntry& entry) { return files->tensors.read(entry); },
       model_directory_,
-      config_.model.decode_weights};
+      config_.model.decode_weights,
+      model_->drafter.get()};
 }
 
 EvaluationContext EvaluationSession::context() {

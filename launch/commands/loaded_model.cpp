@@ -19,7 +19,8 @@ Buffer LoadedModel::flat_weights() {
 std::unique_ptr<InferenceTransformer> LoadedModel::inference(std::int32_t slots,
                                                              std::int64_t capacity,
                                                              WeightStorage storage,
-                                                             std::int64_t branch_rows) {
+                                                             std::int64_t branch_rows,
+                                                             const AdapterSource* adapter) {
   expect_storage(storage, kernels->device());
   if (capacity > config.max_position_embeddings) {
     throw DataError(fmt::format(
@@ -32,6 +33,7 @@ std::unique_ptr<InferenceTransformer> LoadedModel::inference(std::int32_t slots,
   options.slot_capacity = static_cast<std::int32_t>(capacity);
   options.branch_rows = static_cast<std::int32_t>(branch_rows);
   options.weights = storage;
+  options.adapter = adapter;
   const auto read = [this](const ParameterEntry& entry) { return tensors.read(entry); };
   return std::make_unique<InferenceTransformer>(config, table, ParameterReader(read), *kernels,
                                                 account, options);

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "checkpoints/jacobi_decoding.h"
+#include "checkpoints/peft_adapter.h"
 #include "checkpoints/tokenizer_fit.h"
 #include "data/tokenizer/byte_pair_tokenizer.h"
 #include "data/tokenizer/chat_template.h"
@@ -143,12 +144,14 @@ ExitCode decode_command(const DecodeOptions& options) {
   if (const auto problem = unstopped_turns(tokenizer, chat, model.config)) {
     log_warn("{}", *problem);
   }
+  const AdapterSource* const adapter =
+      drafter_for(method.name, method.needs_drafter, model.drafter.get(), options.model);
   const DecodeRequest request{0, tokenizer.encode(text), options.max_new_tokens,
                               model.config.eos_ids, method.sampling};
   // Large enough for ar, too.
   const auto largest = method.make(request);
   const auto inference = model.inference(1, largest->max_positions(), options.decode_weights,
-                                         largest->max_branch_rows());
+                                         largest->max_branch_rows(), adapter);
   const auto text_of = [&](TokenId token) { return tokenizer.decode({&token, 1}); };
   const auto decode = [&](const DecodingMethod& with, PassRecorder& recorder) {
     std::vector<std::unique_ptr<SequenceDecoder>> decoder;

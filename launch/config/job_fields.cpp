@@ -668,6 +668,9 @@ void apply_recipe(JobConfig& config, const TomlDocument& document) {
     if (!document.holds(field_at(fields, "train.ar_weight"))) {
       config.train.ar_weight = 0;
     }
+    if (!document.holds(field_at(fields, "evaluate.methods"))) {
+      config.evaluate.methods = {"ar", "draft"};
+    }
   }
   if (config.recipe == Recipe::jacobi_forcing || config.recipe == Recipe::authors) {
     for (std::size_t i = 1; i < config.rounds.size(); ++i) {

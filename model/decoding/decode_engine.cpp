@@ -178,7 +178,10 @@ void DecodeEngine::append_rows(const DraftBranch& branch, CacheRow place, std::s
     const bool wants_output = i >= branch.first_output;
     place.position =
         static_cast<std::int32_t>(branch.first_position + static_cast<std::int64_t>(i));
-    rows_.push_back({.token = branch.tokens[i], .place = place, .wants_output = wants_output});
+    rows_.push_back({.token = branch.tokens[i],
+                     .place = place,
+                     .wants_output = wants_output,
+                     .drafts = branch.drafts});
     outputs_ += wants_output ? 1 : 0;
   }
 }

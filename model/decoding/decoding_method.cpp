@@ -85,8 +85,8 @@ void apply_sampling(const SamplingOptions& sampling, DecodingMethod& method) {
 const std::map<std::string, MethodEntry, std::less<>>& registry() {
   static const std::map<std::string, MethodEntry, std::less<>> methods = [] {
     std::map<std::string, MethodEntry, std::less<>> all;
-    for (const auto& of_one_file :
-         {greedy_methods(), jacobi_methods(), multi_block_methods(), prompt_lookup_methods()}) {
+    for (const auto& of_one_file : {drafted_methods(), greedy_methods(), jacobi_methods(),
+                                    multi_block_methods(), prompt_lookup_methods()}) {
       for (const MethodEntry& entry : of_one_file) {
         all.emplace(entry.name, entry);
       }
@@ -121,8 +121,8 @@ DecodingKey match_length_key() {
           .minimum = 1,
           .maximum = kMaxDraftTokens,
           .meaning =
-              "Last tokens that `prompt_lookup` and `mr_lookup` look for in prompt and answer, "
-              "at most"};
+              "Last tokens that `prompt_lookup`, `mr_lookup` and `draft_lookup` look for in prompt "
+              "and answer, at most"};
 }
 
 double real_number(const DecodingSettings& settings, std::string_view key) {

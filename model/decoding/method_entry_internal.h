@@ -49,6 +49,7 @@ template <class Options>
 [[nodiscard]] std::int32_t whole_number(const DecodingSettings& settings, std::string_view key);
 [[nodiscard]] const std::string& text(const DecodingSettings& settings, std::string_view key);
 
+[[nodiscard]] std::vector<MethodEntry> drafted_methods();
 [[nodiscard]] std::vector<MethodEntry> greedy_methods();
 [[nodiscard]] std::vector<MethodEntry> jacobi_methods();
 [[nodiscard]] std::vector<MethodEntry> multi_block_methods();

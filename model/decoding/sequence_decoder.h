@@ -65,6 +65,8 @@ struct DraftBranch {
   std::size_t first_output = 0;
   /// An alternative to the sequence's own rows: it sees theirs before first_position, then its own.
   bool alternative = false;
+  /// An alternative whose rows are the adapter's. It is never committed.
+  bool drafts = false;
 };
 
 /// The token chosen after each wanted row: the argmax or a sample (token_sampler.h).

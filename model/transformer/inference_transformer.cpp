@@ -12,6 +12,7 @@
 #include "model/kernels/kernel_arguments.h"
 #include "model/transformer/cache_pages.h"
 #include "model/transformer/layer_parameters_internal.h"
+#include "model/transformer/packed_layout.h"
 #include "runtime/error.h"
 #include "runtime/log.h"
 #include "runtime/phase_clock.h"
@@ -28,6 +29,20 @@ struct LayerWeights {
   PerLayerWeight<ConstTensorView> vectors;
   PerLayerWeight<std::unique_ptr<PackedWeight>> matrices;
 };
+
+/// An adapter's addition to a projection: (x · inᵀ) · outᵀ, scaled in `out`.
+struct LowRank {
+  std::unique_ptr<PackedWeight> in;
+  std::unique_ptr<PackedWeight> out;
+};
+
+/// Rows that an addition takes at once.
+constexpr std::int64_t kAdditionRows = 256;
+
+/// Returns the elements of the buffers of additions: rows of the rank and of the widest projection.
+std::int64_t addition_elements(const LayerPlan& plan, std::int64_t rank) {
+  return kAdditionRows * (rank + std::max({plan.hidden, plan.query, plan.key_value, plan.wide}));
+}
 
 /// Steps of DecodePlan::run().
 constexpr std::int32_t kPrediction = 0;
@@ -101,10 +116,22 @@ struct InferenceTransformer::State {
   void plan_chunk(std::span<const DecodeRow> rows);
   void forward();
   void attend(const LayerWeights& layer, std::size_t index, DecodeRows which);
-  void feed_forward(const LayerWeights& layer, std::int64_t rows);
+  void feed_forward(const LayerWeights& layer, std::size_t index, DecodeRows which);
   void next_sublayer(const ConstTensorView& norm_after, const ConstTensorView& norm_before,
                      std::int64_t rows);
   void choose_tokens();
+  void pack_adapter(const AdapterSource& source);
+  void add_drafts(std::size_t layer, LayerWeight weight, DecodeRows which, const TensorView& x,
+                  const TensorView& y);
+  /// Passes with drafting rows differ though they are of equal size.
+  template <class Work>
+  void run_plan(std::int32_t step, const Work& compute) {
+    if (drafting[0].empty()) {
+      plan->run(step, compute);
+    } else {
+      compute();
+    }
+  }
   /// Calls take(begin, logits [m, V]) for kept rows begin … begin + m − 1; it may overwrite them.
   template <class Take>
   void each_logits(std::int64_t wanted, const Take& take) {
@@ -154,6 +181,11 @@ struct InferenceTransformer::State {
   ConstTensorView final_norm;
   std::vector<LayerWeights> layers;
   std::unique_ptr<PackedWeight> head;
+  std::vector<PerLayerWeight<LowRank>> additions;  ///< By layer; empty without an adapter.
+  Buffer low;                                      ///< [kAdditionRows, rank]
+  Buffer addition;                                 ///< [kAdditionRows, widest projection]
+  /// Drafting rows of the chunk, among all rows and among those that want output.
+  std::array<std::vector<RowRange>, 2> drafting;
   std::vector<Buffer> cache_memory;  ///< Keys, values of each layer.
   std::vector<LayerCache> cache;
   CachePages pages;
@@ -281,7 +313,57 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
     matrices[up] = pack(layer[up], wide);
     matrices[down] = pack(layer[down]);
   }
+  if (options.adapter != nullptr) {
+    pack_adapter(*options.adapter);
+  }
   allocate_cache();
+}
+
+void InferenceTransformer::State::pack_adapter(const AdapterSource& source) {
+  const AdapterParameters adapter(config, source.shape, source.table);
+  for (const AdapterParameters::Layer& layer : adapter.layers) {
+    PerLayerWeight<LowRank>& packed = additions.emplace_back();
+    for (const LayerWeight weight : source.shape.targets) {
+      packed[weight].in = kernels.pack_weight(source.read(*layer.in[weight]), options.weights,
+                                              account, {.result = work.activation});
+      const ConstTensorView out = source.read(*layer.out[weight]);
+      const Buffer memory(storage_bytes(out.elements(), DType::float32), account,
+                          MemoryUse::staging);
+      const TensorView scaled = memory.floats(out.shape());
+      kernels.host().convert(out, scaled, source.shape.scale());
+      const bool wide = weight == LayerWeight::gate || weight == LayerWeight::up;
+      packed[weight].out = kernels.pack_weight(scaled, options.weights, account,
+                                               {.result = wide ? work.activation : DType::float32});
+    }
+  }
+  const auto rows = [&](std::int64_t columns) {
+    return Workspace::make(kAdditionRows * columns, DType::float32, account, kernels.device());
+  };
+  low = rows(source.shape.rank);
+  addition =
+      rows(addition_elements(layer_plan, source.shape.rank) / kAdditionRows - source.shape.rank);
+}
+
+/// y += the adapter's addition for x, in the drafting rows of `which`. In pieces, of rows that do
+/// not depend on each other.
+void InferenceTransformer::State::add_drafts(std::size_t layer, LayerWeight weight,
+                                             DecodeRows which, const TensorView& x,
+                                             const TensorView& y) {
+  const std::vector<RowRange>& ranges = drafting[which == DecodeRows::all ? 0 : 1];
+  if (ranges.empty() || !additions[layer][weight].in) {
+    return;
+  }
+  const LowRank& weights = additions[layer][weight];
+  for (const RowRange& range : ranges) {
+    for (std::int64_t begin = range.begin; begin < range.end; begin += kAdditionRows) {
+      const std::int64_t end = std::min(begin + kAdditionRows, range.end);
+      const TensorView lowered = low.view(work.activation, {end - begin, weights.in->rows()});
+      kernels.invariant_linear(x.rows(begin, end), *weights.in, {}, lowered);
+      const TensorView added = addition.view(y.dtype(), {end - begin, weights.out->rows()});
+      kernels.invariant_linear(lowered, *weights.out, {}, added);
+      kernels.add(added, y.rows(begin, end));
+    }
+  }
 }
 
 /// Makes the cache smaller, down to one full slot, if the device lacks memory. This changes no
@@ -386,6 +468,8 @@ void InferenceTransformer::State::check_rows(std::span<const DecodeRow> rows) {
            "decoding row's slot does not exist");
     expect(row.place.position >= 0 && row.place.position < options.slot_capacity,
            "decoding row's position is outside the slot");
+    expect(!row.drafts || (!additions.empty() && row.place.fork_row != 0),
+           "a decoding row drafts without an adapter, or is no alternative's");
     if (row.place.fork_row != 0) {
       check_branch_row(row, std::exchange(previous, &row));
       pages.provide(row.place.slot, row.place.row() / kCachePageRows);
@@ -432,7 +516,11 @@ void InferenceTransformer::State::attend(const LayerWeights& layer, std::size_t 
       Projection{*matrices[k], vectors[k_bias], work.k.floats(flat_keys)},
       Projection{*matrices[v], vectors[v_bias], work.v.floats(flat_keys)},
       Projection{*matrices[q], vectors[q_bias], work.q.floats({all, layer_plan.query})}};
-  kernels.invariant_linears(work.of(work.normed, {all, config.hidden_size}), projections);
+  const TensorView normed = work.of(work.normed, {all, config.hidden_size});
+  kernels.invariant_linears(normed, projections);
+  add_drafts(index, k, DecodeRows::all, normed, projections[0].y);
+  add_drafts(index, v, DecodeRows::all, normed, projections[1].y);
+  add_drafts(index, q, DecodeRows::all, normed, projections[2].y);
   if (which == DecodeRows::kept && !plan->keeps_all()) {
     kernels.keep_rows(*plan, work.stream.floats({all, config.hidden_size}));
     kernels.keep_rows(*plan, work.q.floats({all, layer_plan.query}));
@@ -450,12 +538,15 @@ void InferenceTransformer::State::attend(const LayerWeights& layer, std::size_t 
   if (rows > 0) {
     kernels.cached_attention(*plan, which, queries, cache[index],
                              work.of(work.attention, queries.shape()));
-    kernels.invariant_linear(work.of(work.attention, flat), *matrices[o], {},
-                             work.branch.floats({rows, config.hidden_size}));
+    const TensorView output = work.branch.floats({rows, config.hidden_size});
+    kernels.invariant_linear(work.of(work.attention, flat), *matrices[o], {}, output);
+    add_drafts(index, o, which, work.of(work.attention, flat), output);
   }
 }
 
-void InferenceTransformer::State::feed_forward(const LayerWeights& layer, std::int64_t rows) {
+void InferenceTransformer::State::feed_forward(const LayerWeights& layer, std::size_t index,
+                                               DecodeRows which) {
+  const std::int64_t rows = plan->num_rows(which);
   const Shape wide{rows, config.intermediate_size};
   const TensorView gate = work.of(work.gate, wide);
   const TensorView up = work.of(work.up, wide);
@@ -463,10 +554,14 @@ void InferenceTransformer::State::feed_forward(const LayerWeights& layer, std::i
   const auto& matrices = layer.matrices;
   const std::array<Projection, 2> projections{Projection{*matrices[LayerWeight::gate], {}, gate},
                                               Projection{*matrices[LayerWeight::up], {}, up}};
-  kernels.invariant_linears(work.of(work.normed, {rows, config.hidden_size}), projections);
+  const TensorView normed = work.of(work.normed, {rows, config.hidden_size});
+  kernels.invariant_linears(normed, projections);
+  add_drafts(index, LayerWeight::gate, which, normed, gate);
+  add_drafts(index, LayerWeight::up, which, normed, up);
   kernels.swiglu(gate, up, activated);
-  kernels.invariant_linear(activated, *matrices[LayerWeight::down], {},
-                           work.branch.floats({rows, config.hidden_size}));
+  const TensorView output = work.branch.floats({rows, config.hidden_size});
+  kernels.invariant_linear(activated, *matrices[LayerWeight::down], {}, output);
+  add_drafts(index, LayerWeight::down, which, activated, output);
 }
 
 /// Adds a sublayer's output, normed if there is a norm, to the residual stream and makes the next
@@ -492,7 +587,21 @@ void InferenceTransformer::State::plan_chunk(std::span<const DecodeRow> rows) {
   work.tokens.clear();
   work.places.clear();
   work.kept.clear();
+  std::ranges::for_each(drafting, [](auto& ranges) { ranges.clear(); });
+  const auto note = [](std::vector<RowRange>& ranges, std::size_t row) {
+    const auto at = static_cast<std::int64_t>(row);
+    if (ranges.empty() || ranges.back().end != at) {
+      ranges.push_back({at, at});
+    }
+    ++ranges.back().end;
+  };
   for (std::size_t row = 0; row < rows.size(); ++row) {
+    if (rows[row].drafts) {
+      note(drafting[0], row);
+      if (rows[row].wants_output) {
+        note(drafting[1], work.kept.size());
+      }
+    }
     work.tokens.push_back(rows[row].token);
     work.places.push_back(rows[row].place);
     if (rows[row].wants_output) {
@@ -504,7 +613,7 @@ void InferenceTransformer::State::plan_chunk(std::span<const DecodeRow> rows) {
                 .kept = work.kept,
                 .copies = {},
                 .table = pages.table(),
-                .padded = options.replay});
+                .padded = options.replay && drafting[0].empty()});
 }
 
 /// Computes the final hidden states of the kept rows.
@@ -531,7 +640,7 @@ void InferenceTransformer::State::forward() {
       return;
     }
     next_sublayer(vectors[attention_output_norm], vectors[feed_forward_norm], rows);
-    feed_forward(layers[index], rows);
+    feed_forward(layers[index], index, which);
     next_sublayer(vectors[feed_forward_output_norm],
                   last ? final_norm : layers[index + 1].vectors[attention_norm], rows);
     note_progress();
@@ -617,7 +726,7 @@ void InferenceTransformer::predict(std::span<const DecodeRow> rows,
   expect(std::ranges::count_if(rows, &DecodeRow::wants_output) == std::ssize(predictions),
          "predictions must have one place for each row that wants output");
   State& state = *state_;
-  const auto step = [&state] { state.plan->run(kPrediction, [&state] { state.choose_tokens(); }); };
+  const auto step = [&state] { state.run_plan(kPrediction, [&state] { state.choose_tokens(); }); };
   state.run(rows, step, [&](std::int64_t first, std::int64_t wanted) {
     read_tokens(
         state.kernels, state.work.chosen.view(DType::int32, {wanted}),
@@ -638,7 +747,7 @@ void InferenceTransformer::predict_sampled(std::span<const DecodeRow> rows,
              choices.size() == predictions.size(),
          "choices and predictions must have one place for each row that wants output");
   State& state = *state_;
-  const auto step = [&state] { state.plan->run(kHiddenStates, [&state] { state.forward(); }); };
+  const auto step = [&state] { state.run_plan(kHiddenStates, [&state] { state.forward(); }); };
   state.run(rows, step, [&](std::int64_t first, std::int64_t wanted) {
     const TensorView chosen = state.work.chosen.view(DType::int32, {wanted});
     state.each_logits(wanted, [&](std::int64_t begin, const TensorView& logits) {
@@ -657,7 +766,7 @@ void InferenceTransformer::predict_sampled(std::span<const DecodeRow> rows,
 void InferenceTransformer::predict_logits(std::span<const DecodeRow> rows,
                                           const LogitsReader& reader) {
   State& state = *state_;
-  const auto step = [&state] { state.plan->run(kHiddenStates, [&state] { state.forward(); }); };
+  const auto step = [&state] { state.run_plan(kHiddenStates, [&state] { state.forward(); }); };
   state.run(rows, step, [&](std::int64_t first, std::int64_t wanted) {
     state.each_logits(wanted, [&](std::int64_t begin, const TensorView& logits) {
       if (state.kernels.device() == Device::cpu) {
@@ -685,9 +794,12 @@ std::size_t InferenceTransformer::bytes(const TransformerConfig& config, Options
                                         Device device) {
   const Options chosen = resolve(options);
   const LayerPlan plan(config);
-  const std::int64_t packed =
-      plan.num_layers() * plan.elements(2) + config.vocabulary_size * plan.hidden;
+  std::int64_t packed = plan.num_layers() * plan.elements(2) + config.vocabulary_size * plan.hidden;
   std::int64_t floats = plan.hidden + plan.num_layers() * plan.elements(1);
+  if (chosen.adapter != nullptr) {
+    packed += chosen.adapter->table.parameter_count();
+    floats += addition_elements(plan, chosen.adapter->shape.rank);
+  }
   if (chosen.weights == WeightStorage::int8) {
     floats += config.vocabulary_size;  // Scales.
     for (const PlannedWeight& planned : plan.weights) {

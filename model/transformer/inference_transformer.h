@@ -18,6 +18,7 @@ struct DecodeRow {
   TokenId token = 0;
   CacheRow place;
   bool wants_output = true;  ///< Whether its next token is predicted.
+  bool drafts = false;       ///< Has the adapter's additions; an alternative's row.
 };
 
 /// Takes logits [m, V], on the host, of the rows first … first + m − 1 of those that want output.
@@ -27,6 +28,13 @@ using LogitsReader = std::function<void(std::int64_t first, const TensorView& lo
 /// Returns a parameter, float32 or bfloat16 in host memory, valid until the next call. Called once
 /// for each one, twice for a tied embedding.
 using ParameterReader = std::function<ConstTensorView(const ParameterEntry&)>;
+
+/// An adapter's weights, copied by the transformer's constructor.
+struct AdapterSource {
+  AdapterShape shape;
+  const ParameterTable& table;
+  ParameterReader read;
+};
 
 /// What decoders need of a model; tests of decoders have fakes.
 class DecodeModel {
@@ -78,6 +86,7 @@ class InferenceTransformer final : public DecodeModel {
     /// Matrices' type. Embeddings are float32, or bfloat16 on a device if matrices are rounded.
     WeightStorage weights = WeightStorage::automatic;
     bool replay = true;  ///< Whether a device may replay passes (DecodePlan::run): the same bits.
+    const AdapterSource* adapter = nullptr;  ///< For rows that draft; read by the constructor.
   };
   /// Both copy the parameters, one at a time. `parameters`: the table's flat vector.
   InferenceTransformer(const TransformerConfig& config, const ParameterTable& table,

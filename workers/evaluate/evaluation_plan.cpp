@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "checkpoints/peft_adapter.h"
 #include "checkpoints/tokenizer_fit.h"
 #include "data/tokenizer/unicode.h"
 #include "model/transformer/cache_pages.h"
@@ -174,6 +175,14 @@ EvaluationPlan::EvaluationPlan(const EvaluateConfig& config, std::vector<Decodin
     check_capacity(sets_.back());
   }
   weights_hash_ = hash_of_weights(model);
+  for (const DecodingMethod& method : methods_) {
+    const AdapterSource* const adapter =
+        drafter_for(method.name, method.needs_drafter, model.drafter, model.directory);
+    if (adapter != nullptr) {
+      adapter_ = adapter;
+      drafter_hash_ = model.drafter->hash();
+    }
+  }
   make_runs(model_directory);
 }
 
@@ -218,6 +227,9 @@ std::string EvaluationPlan::settings_of(const ProblemSet& set, const DecodingMet
                 {"samples_per_problem", method.samples_per_problem},
                 {"method_settings", method.settings}};
   // Omitted if empty, so that old samples stay valid.
+  if (method.needs_drafter) {
+    settings["drafter"] = drafter_hash_;
+  }
   if (!set.stop_tokens.empty()) {
     settings["stop_tokens"] = set.stop_tokens;
   }
@@ -284,7 +296,8 @@ std::unique_ptr<InferenceTransformer> EvaluationPlan::make_transformer(KernelSet
                                     .slot_capacity = static_cast<std::int32_t>(capacity_),
                                     .branch_rows = static_cast<std::int32_t>(branch_rows_),
                                     .cache_pages = most,
-                                    .weights = model_.decode_weights});
+                                    .weights = model_.decode_weights,
+                                    .adapter = adapter_});
 }
 
 std::vector<std::vector<const MethodRun*>> EvaluationPlan::runs_by_task() const {

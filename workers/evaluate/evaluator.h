@@ -18,6 +18,8 @@
 
 namespace jforge {
 
+class PeftAdapter;
+
 struct ModelUnderTest {
   std::string name;  ///< "base", "sft", "final": key in the summary.
   const TransformerConfig& config;
@@ -25,6 +27,7 @@ struct ModelUnderTest {
   ParameterReader read;
   std::filesystem::path directory;  ///< With tokenizer and template.
   WeightStorage decode_weights = WeightStorage::automatic;
+  const PeftAdapter* drafter = nullptr;  ///< For the methods that need one.
 };
 
 struct EvaluationProgress {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "checkpoints/jacobi_decoding.h"
+#include "checkpoints/peft_adapter.h"
 #include "model/transformer/inference_transformer.h"
 #include "runtime/bounded_json.h"
 #include "runtime/comm/collectives.h"
@@ -195,12 +196,19 @@ class Tuner {
   }
 
   void make_transformer() {
+    const AdapterSource* adapter = nullptr;
+    for (const DecodingMethod& method : methods_) {
+      adapter = method.needs_drafter
+                    ? drafter_for(method.name, true, model_.drafter, model_.directory)
+                    : adapter;
+    }
     transformer_ = std::make_unique<InferenceTransformer>(
         model_.config, model_.table, model_.read, context_.kernels, context_.account,
         InferenceTransformer::Options{.num_slots = settings_.batch_prompts,
                                       .slot_capacity = static_cast<std::int32_t>(capacity_),
                                       .branch_rows = static_cast<std::int32_t>(branch_rows_),
-                                      .weights = model_.decode_weights});
+                                      .weights = model_.decode_weights,
+                                      .adapter = adapter});
   }
 
   [[nodiscard]] std::optional<MeasuredPass> decode(const DecodingMethod& method,
@@ -271,6 +279,9 @@ std::string key_of(const EvaluateConfig& config, const ModelUnderTest& model,
            {"repeats", config.speed_repeats},
            {"requests", Json::array()},
            {"candidates", Json::array()}};
+  if (std::ranges::any_of(candidates, &DecodingMethod::needs_drafter) && model.drafter) {
+    key["drafter"] = model.drafter->hash();
+  }
   for (const DecodeRequest& request : requests) {
     key["requests"].push_back({request.prompt, request.max_new_tokens, request.eos_ids});
   }

@@ -10,6 +10,7 @@
 #include "checkpoints/checkpoint_reader.h"
 #include "checkpoints/directory_checksums.h"
 #include "checkpoints/hf_model.h"
+#include "checkpoints/peft_adapter.h"
 #include "runtime/bounded_json.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/content_hash.h"
@@ -117,12 +118,18 @@ bool ExportPhase::run() {
       expect_replaceable_model(layout_);
       drop_figures_of_another();
       const TransformerConfig config = read_hf_config(config_.model.source);
-      const ParameterTable table(config, services_.comm.size());
+      const ParameterTable table = config_.train.table(config, services_.comm.size());
       CheckpointTensors tensors(checkpoint, table, account);
-      export_hf_model(config_.model.source, layout_.model(), config, table, std::ref(tensors),
-                      {.stored = dtype_of(config_.model.export_as),
-                       .jacobi_block_size = config_.rounds.back().block_size,
-                       .template_arguments = config_.prompts.template_arguments});
+      if (table.of_adapter()) {
+        export_with_drafter(config_.model.source, layout_.model(), [&](const auto& folder) {
+          write_peft_adapter(folder, config_.train.adapter, table, std::ref(tensors));
+        });
+      } else {
+        export_hf_model(config_.model.source, layout_.model(), config, table, std::ref(tensors),
+                        {.stored = dtype_of(config_.model.export_as),
+                         .jacobi_block_size = config_.rounds.back().block_size,
+                         .template_arguments = config_.prompts.template_arguments});
+      }
       Json record = settings();
       record[kChecksumsHash] = hash_hex(hash_file(layout_.model() / kChecksumsName));
       publish_file(layout_.export_record(), seal_json(record.dump() + "\n"));

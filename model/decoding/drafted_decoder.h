@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "model/decoding/sequence_decoder.h"
+
+namespace jforge {
+
+struct DraftedOptions {
+  std::int32_t block_size = 16;   ///< n ≥ 1
+  std::int32_t match_length = 0;  ///< Of the looked-up alternative (prompt lookup); 0: none.
+  std::uint64_t seed = 0;         ///< Of the first draft and of its end, where nothing proposes.
+
+  /// Throws ConfigError for a block_size below 1 or a negative match_length.
+  void validate() const;
+};
+
+/// The model verifies what its adapter proposes (METHOD.md §6.7). Each pass has a draft's rows
+/// twice: the model's decide, the adapter's (DraftBranch::drafts) propose what follows the accepted
+/// tokens. The tokens are those of greedy decoding whatever the adapter says; so are samples.
+[[nodiscard]] std::unique_ptr<SequenceDecoder> make_drafted_decoder(DecodeRequest request,
+                                                                    const DraftedOptions& options);
+
+}  // namespace jforge
