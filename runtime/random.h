@@ -23,6 +23,7 @@ enum class RandomPurpose : std::uint32_t {
   bootstrap = 6,
   test = 7,
   token_sampling = 8,
+  own_proposals = 9,
 };
 
 /// Stream (seed, purpose, round, item, block). Cheap to construct, copyable, not thread-safe.

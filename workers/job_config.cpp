@@ -126,6 +126,7 @@ TrainConfig JobConfig::train_config(std::int32_t round) const {
   result.mask = settings.mask;
   result.learning_rate = settings.learning_rate.value_or(train.learning_rate);
   result.compute = sharding().compute;
+  result.proposals_seed = run.seed;
   result.apply(compat);
   return result;
 }

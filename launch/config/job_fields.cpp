@@ -528,6 +528,10 @@ void add_drafter(FieldList& fields, TrainConfig& train) {
       [&targets](const toml::node& node) { return read_projections(node, targets); },
       [&targets] { return write_projections(targets); });
   fields.last().same_results.push_back(write_projections(AdapterShape{}.targets));
+  fields.add("drafter_proposals", train.own_proposals, kIdentity,
+             "Share of samples whose noise is what the drafter has just proposed itself, as in "
+             "decoding; each costs a forward");
+  fields.last().same_as_before(TrainConfig{}.own_proposals);
 }
 
 std::vector<ConfigField> all_fields(JobConfig& config) {

@@ -98,6 +98,9 @@ struct Gradients {
   }
 };
 
+/// Rows that propose() takes at once.
+constexpr std::int64_t kProposalRows = 64;
+
 /// A sublayer adds norm_after(product(… norm_before(stream))) to the residual stream.
 struct Sublayer {
   SublayerEnds LayerActivations::*ends;
@@ -337,6 +340,7 @@ struct TrainingTransformer::State : Activations {
   Buffer buffer;
   std::int64_t rows = -1;       ///< Of the last forward(); −1 before the first.
   std::vector<RowRange> noisy;  ///< With an adapter, of the same.
+  Buffer proposals;             ///< [kProposalRows] logits and tokens of propose().
 };
 
 /// An adapter's layer on loan, if there is an adapter.
@@ -857,6 +861,34 @@ void TrainingTransformer::loss_and_backward(ParameterSource& parameters, Paramet
     }
     opened.ready();
     note_progress();
+  }
+}
+
+void TrainingTransformer::propose(ParameterSource& parameters, std::vector<TokenId>& next) {
+  State& state = *state_;
+  expect(state.options.adapter && state.rows >= 0, "propose() comes after an adapter's forward()");
+  const ParameterEntry* const head = state.parameters.head;
+  const BorrowedGroup borrowed(parameters, state.table, head->group);
+  const std::int64_t vocabulary = head->shape[0];
+  const std::int64_t logits_size = kProposalRows * vocabulary;
+  if (state.proposals.bytes() == 0) {
+    state.proposals = Buffer(storage_bytes(logits_size + kProposalRows, DType::float32),
+                             state.account, state.kernels.device(), MemoryUse::activations);
+  }
+  const std::vector<SampledRow> greedy(kProposalRows);
+  next.clear();
+  for (const RowRange& range : state.noisy) {
+    for (std::int64_t begin = range.begin; begin < range.end; begin += kProposalRows) {
+      const std::int64_t rows = std::min(kProposalRows, range.end - begin);
+      const TensorView logits = state.proposals.floats({rows, vocabulary});
+      const TensorView chosen(state.proposals.data() + storage_bytes(logits_size, DType::float32),
+                              DType::int32, {rows}, state.kernels.device());
+      const auto count = static_cast<std::size_t>(rows);
+      next.resize(next.size() + count);
+      state.kernels.linear(state.hidden.rows(begin, begin + rows), borrowed(head), {}, logits);
+      state.kernels.sample_tokens(logits, std::span(greedy).first(count), chosen);
+      read_tokens(state.kernels, chosen, std::span(next).last(count));
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "model/kernels/kernel_set.h"
 #include "model/transformer/layer_plan.h"
@@ -58,6 +59,10 @@ class TrainingTransformer {
   /// Requires: no AR targets.
   void loss_and_backward(ParameterSource& parameters, ParameterSource& adapter,
                          const LossTerms& terms, GradientSink& gradients);
+
+  /// With an adapter, after forward(): sets `next` to the most probable token after each noisy row.
+  /// Waits for the device.
+  void propose(ParameterSource& parameters, std::vector<TokenId>& next);
 
   /// Returns what forward() allocates for a batch of `rows` rows. On top, the vocabulary loss takes
   /// about 128 MiB (on a device device_loss_bytes()) and attention kernels some tens of MiB.

@@ -284,10 +284,10 @@ class EndToEndTest(unittest.TestCase):
             cache[key] = run
         return cache[key]
 
-    def assert_close_models(self, expected, actual, limit=1e-4):
+    def assert_close_models(self, expected, actual, limit=1e-4, file="model.safetensors"):
         """Compares weights by relative L2 distance."""
-        first = tiny_model.read_floats(expected / "model" / "model.safetensors")
-        second = tiny_model.read_floats(actual / "model" / "model.safetensors")
+        first = tiny_model.read_floats(expected / "model" / file)
+        second = tiny_model.read_floats(actual / "model" / file)
         self.assertEqual(set(first), set(second))
         difference = sum((a - b) ** 2 for name in first for a, b in zip(first[name], second[name], strict=True))
         norm = sum(value ** 2 for values in first.values() for value in values)

@@ -8,11 +8,13 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <utility>
 
 #include "runtime/comm/collectives.h"
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
 #include "runtime/log.h"
+#include "runtime/random.h"
 #include "runtime/stop_signal.h"
 
 namespace jforge {
@@ -296,10 +298,13 @@ DistillationTrainer::LocalWork DistillationTrainer::train_batch(SampleSource& so
       first_sample += static_cast<std::int64_t>(list.front());
     }
     teacher = teach();
-    if (context_.frozen) {
-      transformer_.forward(batch_, context_.frozen->weights, &store_);
-    } else {
-      transformer_.forward(batch_, store_);
+    forward_batch();
+    if (!empty &&
+        propose_noise(first, micro_batches_.lists()[static_cast<std::size_t>(pass - num_empty)])) {
+      work.flops += forward_flops(plan_, batch_);
+      batch_.clear();
+      append_samples(batch_, distilled_, packing_, sample_weight);
+      forward_batch();
     }
     if (pass == passes.first_of_rank_0 && norms_due(step) &&
         (store_.sharding().shards_weights() || context_.comm.rank() == 0)) {
@@ -333,6 +338,55 @@ DistillationTrainer::LocalWork DistillationTrainer::train_batch(SampleSource& so
   store_.synchronize();
   read_results(step, measured_share, work);
   return work;
+}
+
+void DistillationTrainer::forward_batch() {
+  if (context_.frozen) {
+    transformer_.forward(batch_, context_.frozen->weights, &store_);
+  } else {
+    transformer_.forward(batch_, store_);
+  }
+}
+
+// Decoding drafts what the adapter proposed in the pass before, of which fewer tokens may have been
+// right than in the trajectory's state. So some right tokens are taken back.
+bool DistillationTrainer::propose_noise(std::int64_t first,
+                                        const std::vector<std::size_t>& members) {
+  constexpr std::size_t kTakenBack = 4;
+  if (config_.own_proposals == 0) {
+    return false;
+  }
+  bool any = false;
+  std::size_t end = 0;  // Of the sample's proposals.
+  find_noisy_rows(batch_.layout, noisy_);
+  for (std::size_t i = 0; i < noisy_.size(); ++i) {
+    PackedSample& sample = distilled_[i];
+    const auto rows = static_cast<std::size_t>(noisy_[i].end - noisy_[i].begin);
+    const std::size_t begin = std::exchange(end, end + rows);
+    RandomStream stream(config_.proposals_seed, RandomPurpose::own_proposals, 0,
+                        static_cast<std::uint64_t>(first) + members[i],
+                        static_cast<std::uint64_t>(sample.prompt_id));
+    if (stream.uniform() >= config_.own_proposals) {
+      continue;
+    }
+    if (!any) {
+      transformer_.propose(context_.frozen->weights, proposals_);
+      any = true;
+    }
+    const auto size = static_cast<std::size_t>(sample.block_size);
+    for (std::size_t block = 0; block < rows; block += size) {
+      std::size_t right = 0;
+      while (right < size && sample.noisy[block + right] == sample.clean[block + right]) {
+        ++right;
+      }
+      right -= right == 0 ? 0 : stream.below(std::min(kTakenBack, right));
+      for (std::size_t offset = std::max<std::size_t>(right, 1); offset < size; ++offset) {
+        sample.noisy[block + offset] = proposals_[begin + block + offset - 1];
+      }
+      sample.noisy[block] = sample.clean[block];
+    }
+  }
+  return any;
 }
 
 void DistillationTrainer::backward(std::int64_t pass, GradientSink& gradients,

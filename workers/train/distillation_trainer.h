@@ -172,6 +172,10 @@ class DistillationTrainer {
   [[nodiscard]] bool norms_due(std::int64_t step) const;
   void build_batch(SampleSource& source, std::int64_t first,
                    const std::vector<std::size_t>& members, float sample_weight);
+  void forward_batch();
+  /// Replaces the noise of some of batch_'s samples, `first` + `members` in the order, by what the
+  /// adapter proposes after its forward. False if there are none.
+  [[nodiscard]] bool propose_noise(std::int64_t first, const std::vector<std::size_t>& members);
   /// The frozen teacher's forward for batch_; empty if detached.
   [[nodiscard]] TeacherForward teach();
   /// Collective. Updates, or skips the update of a spike.
@@ -208,6 +212,8 @@ class DistillationTrainer {
   BatchDivision other_micro_batches_;
   std::vector<PackedSample> distilled_;
   std::vector<CausalSample> causal_;
+  std::vector<TokenId> proposals_;
+  std::vector<RowRange> noisy_;
   PackedBatch batch_;
   PackedBatch teacher_batch_;
   std::vector<std::int64_t> first_samples_;  ///< Per pass, for messages.

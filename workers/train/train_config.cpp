@@ -46,6 +46,7 @@ void expect_drafter_alone(const TrainConfig& config) {
                 "its answers cannot collapse");
   refuse_unless(config.early_stop.every == 0, "early_stop_every", "0",
                 "its answers stay as good as they are");
+  expect_ratio("drafter_proposals", config.own_proposals);
   if (config.adapter.rank < 1 || !(config.adapter.alpha > 0) || config.adapter.targets.empty()) {
     throw ConfigError(
         "train.drafter_rank and train.drafter_alpha must be positive, and train.drafter_targets "

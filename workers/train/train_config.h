@@ -57,6 +57,10 @@ struct TrainConfig {
   bool train_prompt = false;
   Drafter drafter = Drafter::none;
   AdapterShape adapter;  ///< If that is the drafter.
+  /// Share of samples whose noise is what the adapter proposed in a forward just before, which
+  /// costs one; their choice is of `proposals_seed`.
+  double own_proposals = 0;
+  std::uint64_t proposals_seed = 0;
   bool activation_checkpointing = false;
   /// Compute weights and activations: float32 or bfloat16. Masters, moments, parameter gradients,
   /// losses and sums are float32.

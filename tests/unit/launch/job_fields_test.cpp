@@ -106,11 +106,17 @@ TEST(JobFields, IdentityHoldsWhatChangesResultsAndNothingElse) {
     EXPECT_FALSE(identity.contains(key)) << key;
   }
   // Part of the identity unless they are defaults.
-  const std::set<std::string> not_by_default{"train.drafter",        "train.drafter_rank",
-                                             "train.drafter_alpha",  "train.drafter_targets",
-                                             "model.decode_weights", "generate.method",
-                                             "train.ar_loss",        "train.consistency_decay",
-                                             "prompts.text",         "prompts.template_arguments"};
+  const std::set<std::string> not_by_default{"train.drafter",
+                                             "train.drafter_rank",
+                                             "train.drafter_alpha",
+                                             "train.drafter_targets",
+                                             "train.drafter_proposals",
+                                             "model.decode_weights",
+                                             "generate.method",
+                                             "train.ar_loss",
+                                             "train.consistency_decay",
+                                             "prompts.text",
+                                             "prompts.template_arguments"};
   std::size_t identity_fields = 0;
   for (const ConfigField& field : job_fields(config)) {
     identity_fields +=
