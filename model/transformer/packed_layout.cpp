@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "runtime/error.h"
 
@@ -102,14 +103,10 @@ void append_rows(PackedBatch& batch, std::span<const TokenId> tokens, std::int64
   }
 }
 
-void append_segments(PackedBatch& batch, const PackedSample& sample, const SampleExtent& extent,
-                     MaskKind mask, std::int64_t base) {
+void append_noisy_segments(PackedBatch& batch, const PackedSample& sample,
+                           const SampleExtent& extent, MaskKind mask, std::int64_t base,
+                           std::int64_t noisy) {
   const std::int64_t clean = base + extent.prompt;
-  const std::int64_t noisy = clean + extent.blocks * extent.block_size;
-  batch.layout.segments.push_back({base, noisy, base, base, base});
-  if (!extent.has_noise) {
-    return;
-  }
   // The masks differ only in the window (invariant I13).
   std::int64_t window = 0;
   switch (mask) {
@@ -165,7 +162,7 @@ void append_prompt_items(PackedBatch& batch, const PackedSample& sample, float a
 /// Appends one item for each row from the prompt's last on.
 void append_answer_items(PackedBatch& batch, const PackedSample& sample, const SampleExtent& extent,
                          const PackingOptions& options, float ar_weight, double consistency_weight,
-                         std::int64_t base) {
+                         std::int64_t base, std::int64_t noisy) {
   const std::int64_t clean = base + extent.prompt;
   const std::int64_t answer_length = extent.blocks * extent.block_size;
   KeptRange range;
@@ -181,7 +178,7 @@ void append_answer_items(PackedBatch& batch, const PackedSample& sample, const S
         range = kept_range(sample, extent, options.kept, answer / extent.block_size);
       }
       if (range.first <= offset && offset < range.last) {
-        item.student_row = static_cast<std::int32_t>(clean + answer_length + answer);
+        item.student_row = static_cast<std::int32_t>(noisy + answer);
         item.consistency_weight = static_cast<float>(
             consistency_weight * range.weight(offset, options.consistency_decay));
       }
@@ -192,29 +189,34 @@ void append_answer_items(PackedBatch& batch, const PackedSample& sample, const S
   }
 }
 
-void append_sample(PackedBatch& batch, const PackedSample& sample, const PackingOptions& options,
-                   float sample_weight) {
-  check_sample(sample, options.mask);
-  const SampleExtent extent = measure(sample, options);
-  const std::int64_t base = batch.layout.num_rows;
-  const auto used = static_cast<std::size_t>(extent.blocks * extent.block_size);
+/// Where a sample's parts begin.
+struct SamplePlace {
+  SampleExtent extent;
+  std::int64_t base = 0;
+  std::int64_t noisy = 0;
 
+  [[nodiscard]] std::int64_t answer() const { return extent.blocks * extent.block_size; }
+  [[nodiscard]] std::int64_t clean_end() const { return base + extent.prompt + answer(); }
+};
+
+/// Appends prompt and clean rows, and the sample's loss items.
+void append_clean_rows(PackedBatch& batch, const PackedSample& sample, const SamplePlace& place,
+                       const PackingOptions& options, float sample_weight) {
+  const SampleExtent& extent = place.extent;
   append_rows(batch, sample.prompt, 0);
-  append_rows(batch, std::span(sample.clean).first(used), extent.prompt);
+  append_rows(batch, std::span(sample.clean).first(static_cast<std::size_t>(place.answer())),
+              extent.prompt);
+  batch.layout.segments.push_back(
+      {place.base, place.clean_end(), place.base, place.base, place.base});
   std::int64_t kept_total = 0;
   double kept_weight = 0;
-  if (extent.has_noise) {
-    append_rows(batch, std::span(sample.noisy).first(used), extent.prompt);
-    for (std::int64_t block = 0; block < extent.blocks; ++block) {
-      const KeptRange range = kept_range(sample, extent, options.kept, block);
-      kept_total += range.count();
-      for (std::int64_t offset = range.first; offset < range.last; ++offset) {
-        kept_weight += range.weight(offset, options.consistency_decay);
-      }
+  for (std::int64_t block = 0; extent.has_noise && block < extent.blocks; ++block) {
+    const KeptRange range = kept_range(sample, extent, options.kept, block);
+    kept_total += range.count();
+    for (std::int64_t offset = range.first; offset < range.last; ++offset) {
+      kept_weight += range.weight(offset, options.consistency_decay);
     }
   }
-  append_segments(batch, sample, extent, options.mask, base);
-
   const std::int64_t targets = (options.ar_targets ? extent.answer_targets : 0) +
                                (options.train_prompt ? extent.prompt - 1 : 0);
   const auto ar_weight = static_cast<float>(
@@ -223,12 +225,22 @@ void append_sample(PackedBatch& batch, const PackedSample& sample, const Packing
                                                 : consistency_weight(options.reduction, kept_weight,
                                                                      extent.blocks, sample_weight);
   if (options.train_prompt) {
-    append_prompt_items(batch, sample, ar_weight, base);
+    append_prompt_items(batch, sample, ar_weight, place.base);
   }
-  append_answer_items(batch, sample, extent, options, ar_weight, student_weight, base);
+  append_answer_items(batch, sample, extent, options, ar_weight, student_weight, place.base,
+                      place.noisy);
   batch.num_samples += 1;
   batch.kept_offsets += kept_total;
   batch.ar_targets += targets;
+}
+
+void append_noisy_rows(PackedBatch& batch, const PackedSample& sample, const SamplePlace& place,
+                       MaskKind mask) {
+  if (place.extent.has_noise) {
+    append_rows(batch, std::span(sample.noisy).first(static_cast<std::size_t>(place.answer())),
+                place.extent.prompt);
+    append_noisy_segments(batch, sample, place.extent, mask, place.base, place.noisy);
+  }
 }
 
 }  // namespace
@@ -246,8 +258,39 @@ void PackedBatch::clear() noexcept {
 
 void append_samples(PackedBatch& batch, std::span<const PackedSample> samples,
                     const PackingOptions& options, float sample_weight) {
+  // Without a list of places, because a warm step allocates nothing.
+  std::int64_t noisy = batch.layout.num_rows;  // With noisy_last: of the next sample.
+  const auto place_of = [&](const PackedSample& sample, std::int64_t base) {
+    check_sample(sample, options.mask);
+    SamplePlace place{measure(sample, options), base, noisy};
+    if (!options.noisy_last) {
+      place.noisy = place.clean_end();
+    } else if (place.extent.has_noise) {
+      noisy += place.answer();
+    }
+    return place;
+  };
+  std::int64_t base = batch.layout.num_rows;
+  if (options.noisy_last) {
+    for (const PackedSample& sample : samples) {
+      base = place_of(sample, base).clean_end();
+    }
+    noisy = base;
+  }
   for (const PackedSample& sample : samples) {
-    append_sample(batch, sample, options, sample_weight);
+    const SamplePlace place = place_of(sample, batch.layout.num_rows);
+    append_clean_rows(batch, sample, place, options, sample_weight);
+    if (!options.noisy_last) {
+      append_noisy_rows(batch, sample, place, options.mask);
+    }
+  }
+  if (options.noisy_last) {
+    noisy = std::exchange(base, 0);
+    for (const PackedSample& sample : samples) {
+      const SamplePlace place = place_of(sample, base);
+      append_noisy_rows(batch, sample, place, options.mask);
+      base = place.clean_end();
+    }
   }
 }
 
@@ -284,15 +327,16 @@ void append_causal_sequence(PackedBatch& batch, std::span<const TokenId> tokens,
 
 void find_noisy_rows(const PackedLayout& layout, std::vector<RowRange>& ranges) {
   ranges.clear();
+  std::int64_t sample = -1;
   for (const AttentionSegment& segment : layout.segments) {
     if (segment.prefix_begin == segment.prefix_end) {
       continue;
     }
-    if (!ranges.empty() && ranges.back().end == segment.row_begin) {
-      ranges.back().end = segment.row_end;
-    } else {
+    if (segment.prefix_begin != sample) {
+      sample = segment.prefix_begin;
       ranges.push_back({segment.row_begin, segment.row_end});
     }
+    ranges.back().end = segment.row_end;
   }
 }
 

@@ -1,8 +1,9 @@
 #pragma once
 
 /// Training samples packed into one sequence (METHOD.md §3). A sample's rows are [prompt | c_0 …
-/// c_{N−1} | k_0 … k_{N−1}]. Clean rows have causal attention; a noisy row sees two intervals, a
-/// prefix of prompt and clean rows and a causal run of noisy rows, so no L×L mask is needed.
+/// c_{N−1} | k_0 … k_{N−1}]; with PackingOptions::noisy_last those of k follow all samples' others.
+/// Clean rows have causal attention; a noisy row sees two intervals, a prefix of prompt and clean
+/// rows and a causal run of noisy rows, so no L×L mask is needed.
 
 #include <cstdint>
 #include <span>
@@ -35,7 +36,7 @@ struct RowRange {
   std::int64_t end = 0;
 };
 
-/// Returns in `ranges` the noisy rows of each sample; only they see a prefix.
+/// Returns in `ranges` the noisy rows of each sample that has some; only they see a prefix.
 void find_noisy_rows(const PackedLayout& layout, std::vector<RowRange>& ranges);
 
 /// One clean row in the loss: it has an AR target, teaches a noisy row, or both.
@@ -65,6 +66,7 @@ struct PackingOptions {
   /// γ in (0, 1]: each kept offset of a block weighs γ times the one before it, in means and sums.
   float consistency_decay = 1;
   bool ar_targets = true;     ///< Whether answer tokens are AR targets.
+  bool noisy_last = false;    ///< So that a batch's noisy rows are adjacent; the batch is empty.
   bool train_prompt = false;  ///< Whether prompt tokens are AR targets too (compat = repo).
   /// Blocks after the first end of sequence are dropped; later offsets of its block have no target.
   std::vector<TokenId> eos_ids{};

@@ -36,6 +36,19 @@ TensorView cut(const TensorView& view, const RowRange& rows, std::int64_t all) {
   return view.rows(rows.begin * multiple, rows.end * multiple);
 }
 
+/// Fewer ranges are fewer products.
+void join_adjacent(std::vector<RowRange>& ranges) {
+  std::size_t last = 0;
+  for (std::size_t i = 1; i < ranges.size(); ++i) {
+    if (ranges[last].end == ranges[i].begin) {
+      ranges[last].end = ranges[i].end;
+    } else {
+      ranges[++last] = ranges[i];
+    }
+  }
+  ranges.resize(std::min(ranges.size(), last + 1));
+}
+
 Heads Heads::of(const RowRange& range, std::int64_t all) const {
   return {cut(rotated, range, all), cut(projected, range, all), cut(inverse_rms, range, all)};
 }
@@ -711,6 +724,7 @@ ConstTensorView TrainingTransformer::forward(const PackedBatch& batch, Parameter
   state.check(batch);
   if (adapter != nullptr) {
     find_noisy_rows(batch.layout, state.noisy);
+    join_adjacent(state.noisy);
   }
   state.plan->assign(batch);
   state.reserve(batch.layout.num_rows);

@@ -133,6 +133,7 @@ PackingOptions TrainConfig::packing(const std::vector<TokenId>& eos_ids) const {
   options.consistency_decay = consistency_decay;
   options.train_prompt = train_prompt;
   options.ar_targets = drafter == Drafter::none;  // A frozen model's answers cannot move.
+  options.noisy_last = drafter != Drafter::none;
   options.eos_ids = eos_ids;
   return options;
 }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "model/kernels/cpu/cpu_kernel_set_internal.h"
 #include "model/kernels/cpu/parallel_internal.h"
@@ -189,19 +190,43 @@ class BackwardBlock {
   float scale_;
 };
 
-/// Finds runs of segments whose keys are seen only within the run.
+/// Sorts segments by group, which share keys with no other, in row order. `order`: (group,
+/// segment); `groups`: parts of that.
 void separate_groups(const PackedLayout& layout,
+                     std::vector<std::pair<std::size_t, std::size_t>>& order,
                      std::vector<std::pair<std::size_t, std::size_t>>& groups) {
-  groups.clear();
-  for (std::size_t i = 0; i < layout.segments.size(); ++i) {
-    const AttentionSegment& segment = layout.segments[i];
-    const bool has_prefix = segment.prefix_begin < segment.prefix_end;
-    const std::int64_t first_key = has_prefix ? segment.prefix_begin : segment.causal_begin;
-    groups.emplace_back(i, i + 1);
-    while (groups.size() > 1 && first_key < layout.segments[groups.back().first].row_begin) {
-      groups.pop_back();
-      groups.back().second = i + 1;
+  const std::vector<AttentionSegment>& segments = layout.segments;
+  order.clear();
+  const auto first_of = [&](std::size_t segment) {
+    while (order[segment].first != segment) {
+      segment = order[segment].first;
     }
+    return segment;
+  };
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    order.emplace_back(i, i);
+    const auto join = [&](std::int64_t begin, std::int64_t end) {
+      auto seen = std::ranges::upper_bound(segments, begin, {}, &AttentionSegment::row_end);
+      for (; begin < end && seen->row_begin < end && std::cmp_less(seen - segments.begin(), i);
+           ++seen) {
+        const std::size_t other = first_of(static_cast<std::size_t>(seen - segments.begin()));
+        const std::size_t own = first_of(i);
+        order[std::max(own, other)].first = std::min(own, other);
+      }
+    };
+    join(segments[i].prefix_begin, segments[i].prefix_end);
+    join(segments[i].causal_begin, segments[i].row_begin);
+  }
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    order[i].first = first_of(i);
+  }
+  std::ranges::sort(order);
+  groups.clear();
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    if (i == 0 || order[i].first != order[i - 1].first) {
+      groups.emplace_back(i, i);
+    }
+    groups.back().second = i + 1;
   }
 }
 
@@ -238,7 +263,7 @@ void CpuKernelSet::packed_attention_backward(const PackedPlan& plan,
                                 .q_gradient = q_gradient,
                                 .k_gradient = zeroed_floats(k_gradient, key_gradients_),
                                 .v_gradient = zeroed_floats(v_gradient, value_gradients_)};
-  separate_groups(layout, segment_groups_);
+  separate_groups(layout, segment_order_, segment_groups_);
   const std::int64_t step = std::max<std::int64_t>(8, kBlockQueries / shape.group());
   const std::int64_t floats = BackwardScratch::floats(shape, step * shape.group());
   reserve_threads(floats);
@@ -250,7 +275,7 @@ void CpuKernelSet::packed_attention_backward(const PackedPlan& plan,
     float* memory =
         thread_scratch_[static_cast<std::size_t>(omp_get_thread_num())].at_least(floats);
     for (std::size_t i = first; i < last; ++i) {
-      const AttentionSegment& segment = layout.segments[i];
+      const AttentionSegment& segment = layout.segments[segment_order_[i].second];
       for (std::int64_t row = segment.row_begin; row < segment.row_end; row += step) {
         const std::int64_t end = std::min(row + step, segment.row_end);
         BackwardBlock block(vector_, shape, tensors, task % shape.key_heads, row, end, memory);

@@ -304,6 +304,7 @@ class CpuKernelSet final : public KernelSet {
   std::vector<RotaryTable> rotary_tables_;
   std::vector<Scratch> thread_scratch_;
   std::vector<QueryBlock> blocks_;
+  std::vector<std::pair<std::size_t, std::size_t>> segment_order_;
   std::vector<std::pair<std::size_t, std::size_t>> segment_groups_;
   std::vector<double> partial_sums_;
   std::vector<std::uint64_t> partial_hashes_;

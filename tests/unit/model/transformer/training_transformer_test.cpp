@@ -339,10 +339,11 @@ struct DraftedModel : TinyModel {
   FlatParameters lent{adapter_table, adapter_flat(), *kernels, account};
 };
 
-PackedBatch drafted_batch() {
+PackedBatch drafted_batch(bool noisy_last) {
   const std::vector<PackedSample> samples{random_sample(1, 3, 4, 5, 2),
                                           random_sample(2, 6, 3, 3, 2)};
-  return pack_samples(samples, {.mask = MaskKind::clean, .ar_targets = false}, 0.5F);
+  return pack_samples(
+      samples, {.mask = MaskKind::clean, .ar_targets = false, .noisy_last = noisy_last}, 0.5F);
 }
 
 std::vector<float> adapter_gradients(DraftedModel& model, TrainingTransformer& transformer,
@@ -364,7 +365,7 @@ std::vector<float> adapter_gradients(DraftedModel& model, TrainingTransformer& t
 TEST(AdapterTraining, GradientsMatchFiniteDifferencesAndCheckpointingChangesNoBit) {
   for (const auto& [tied, family] : kModels) {
     DraftedModel model(family);
-    const PackedBatch batch = drafted_batch();
+    const PackedBatch batch = drafted_batch(true);
     TrainingTransformer transformer(model.config, model.table, *model.kernels, model.account,
                                     {.adapter = model.shape});
     double loss = 0;
@@ -373,6 +374,13 @@ TEST(AdapterTraining, GradientsMatchFiniteDifferencesAndCheckpointingChangesNoBi
     TrainingTransformer lean(model.config, model.table, *model.kernels, model.account,
                              {.activation_checkpointing = true, .adapter = model.shape});
     EXPECT_EQ(adapter_gradients(model, lean, batch), gradients);
+    double same_loss = 0;
+    const std::vector<float> same =
+        adapter_gradients(model, transformer, drafted_batch(false), &same_loss);
+    EXPECT_NEAR(same_loss, loss, 1e-5 * loss);
+    for (std::size_t i = 0; i < same.size(); ++i) {
+      ASSERT_NEAR(same[i], gradients[i], 1e-5F + 1e-4F * std::abs(gradients[i]));
+    }
     for (const ParameterEntry& entry : model.adapter_table.entries()) {
       const auto begin = static_cast<std::size_t>(entry.offset);
       const auto count = static_cast<std::size_t>(entry.shape.elements());
@@ -433,7 +441,7 @@ TEST(AdapterTraining, NoisyRowsAreThoseOfMergedWeightsAndCleanRowsTheModels) {
         }
       }
     }
-    const PackedBatch batch = drafted_batch();
+    const PackedBatch batch = drafted_batch(false);
     std::vector<RowRange> noisy;
     find_noisy_rows(batch.layout, noisy);
     ASSERT_EQ(noisy.size(), 2U);
