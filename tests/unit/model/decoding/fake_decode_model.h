@@ -57,8 +57,9 @@ class FakeDecodeModel final : public DecodeModel {
     std::size_t output = 0;
     forward(rows, [&](const CacheRow& place) {
       expect(output < predictions.size(), "too few predictions");
+      const Cell& own = at(place.slot, place.row());
       auto logits =
-          logits_of(folded_to(place, place.position + 1), at(place.slot, place.row()).token);
+          logits_of(folded_to(place, place.position + 1, own.drafts), own.token, own.drafts);
       predictions[output] = sampler_.choose(logits, choices[output]);
       ++output;
     });
@@ -75,6 +76,7 @@ class FakeDecodeModel final : public DecodeModel {
       expect(row.from >= options_.slot_capacity && row.to < options_.slot_capacity,
              "only rows of alternatives are kept");
       const Cell kept = at(row.slot, row.from);
+      expect(!kept.drafts, "a drafting row is kept");
       cell_to_write(row.slot, row.to) = kept;
     }
   }
@@ -111,6 +113,7 @@ class FakeDecodeModel final : public DecodeModel {
   struct Cell {
     std::uint64_t hash = 0;
     TokenId token = -1;
+    bool drafts = false;
   };
 
   template <typename Emit>
@@ -124,6 +127,7 @@ class FakeDecodeModel final : public DecodeModel {
       if (row.place.fork_row == 0) {
         expect(row.place.position > last_position, "rows of a slot must ascend");
         expect(row.place.position < options_.slot_capacity, "row outside the slot");
+        expect(!row.drafts, "a drafting row in the sequence");
         last_position = row.place.position;
       } else {
         expect(row.place.fork_row >= options_.slot_capacity, "an alternative in the sequence");
@@ -155,22 +159,27 @@ class FakeDecodeModel final : public DecodeModel {
     return folded;
   }
 
-  [[nodiscard]] std::uint64_t source_of(std::uint64_t folded, TokenId last) const {
+  /// Half of the drafting rows predict at random.
+  [[nodiscard]] std::uint64_t source_of(std::uint64_t folded, TokenId last, bool drafts) const {
+    if (drafts && mix(folded) % 2 == 0) {
+      return mix(folded + 5);
+    }
     const std::uint64_t own = mix(static_cast<std::uint64_t>(last) + 77);
     return own % 8 < options_.local ? own >> 8 : folded >> 8;
   }
-  [[nodiscard]] TokenId choose(std::uint64_t folded, TokenId last) const {
-    return static_cast<TokenId>(source_of(folded, last) %
+  [[nodiscard]] TokenId choose(std::uint64_t folded, TokenId last, bool drafts = false) const {
+    return static_cast<TokenId>(source_of(folded, last, drafts) %
                                 static_cast<std::uint64_t>(options_.vocabulary));
   }
   /// The chosen token has the largest logit.
-  [[nodiscard]] std::vector<float> logits_of(std::uint64_t folded, TokenId last) const {
+  [[nodiscard]] std::vector<float> logits_of(std::uint64_t folded, TokenId last,
+                                             bool drafts = false) const {
     std::vector<float> logits(static_cast<std::size_t>(options_.vocabulary));
-    const std::uint64_t source = source_of(folded, last);
+    const std::uint64_t source = source_of(folded, last, drafts);
     for (std::size_t i = 0; i < logits.size(); ++i) {
       logits[i] = static_cast<float>(mix(source + 97 * i) >> 40) * 0x1p-24F * 4 - 2;
     }
-    logits[static_cast<std::size_t>(choose(folded, last))] = 2;
+    logits[static_cast<std::size_t>(choose(folded, last, drafts))] = 2;
     return logits;
   }
 
@@ -206,13 +215,14 @@ class FakeDecodeModel final : public DecodeModel {
   }
 
   /// Folds what the row at `place` sees before `end`.
-  std::uint64_t folded_to(const CacheRow& place, std::int32_t end) {
+  std::uint64_t folded_to(const CacheRow& place, std::int32_t end, bool drafts) {
     std::uint64_t folded = 0;
     for (std::int32_t position = 0; position < end; ++position) {
       const std::int64_t row =
           position < place.fork ? position : place.row() - (place.position - position);
       const Cell& seen = at(place.slot, row);
       expect(seen.token >= 0, "a row sees a position that was never written");
+      expect(seen.drafts == (drafts && position >= place.fork), "a row sees the adapter's keys");
       folded = fold(folded, seen.hash);
     }
     return folded;
@@ -220,17 +230,18 @@ class FakeDecodeModel final : public DecodeModel {
 
   void write(const DecodeRow& row) {
     expect(row.token >= 0 && row.token < options_.vocabulary, "token outside the vocabulary");
-    const std::uint64_t prefix = folded_to(row.place, row.place.position);
-    cell_to_write(row.place.slot, row.place.row()) = {.hash = cell(prefix, row.token),
-                                                      .token = row.token};
+    const std::uint64_t prefix = folded_to(row.place, row.place.position, row.drafts);
+    cell_to_write(row.place.slot, row.place.row()) = {
+        .hash = cell(prefix, row.token), .token = row.token, .drafts = row.drafts};
   }
 
   TokenId prediction(const CacheRow& place) {
-    const std::uint64_t folded = folded_to(place, place.position + 1);
+    const Cell& own = at(place.slot, place.row());
+    const std::uint64_t folded = folded_to(place, place.position + 1, own.drafts);
     if (options_.flip_rate > 0 && flips_.uniform() < options_.flip_rate) {
       return static_cast<TokenId>(flips_.below(static_cast<std::uint64_t>(options_.vocabulary)));
     }
-    return choose(folded, at(place.slot, place.row()).token);
+    return choose(folded, own.token, own.drafts);
   }
 
   Options options_;
@@ -273,7 +284,7 @@ void drive_step(SequenceDecoder& decoder, DecodeModel& model, const Tamper& tamp
     }
     first_rows.push_back(place);
     for (std::size_t i = 0; i < branch.tokens.size(); ++i) {
-      rows.push_back({branch.tokens[i], place, i >= branch.first_output});
+      rows.push_back({branch.tokens[i], place, i >= branch.first_output, branch.drafts});
       ++place.position;
     }
     predictions.emplace_back(branch.tokens.size() - branch.first_output);

@@ -6,6 +6,7 @@
 #include <array>
 #include <utility>
 
+#include "model/decoding/drafted_decoder.h"
 #include "model/decoding/greedy_decoder.h"
 #include "model/decoding/jacobi_decoder.h"
 #include "model/decoding/multi_block_decoder.h"
@@ -32,6 +33,7 @@ std::vector<std::unique_ptr<SequenceDecoder>> methods(PromptId id) {
   }
   decoders.push_back(make_multi_block_decoder(request(id, 40), {.block_size = 6, .blocks = 3}));
   decoders.push_back(make_prompt_lookup_decoder(request(id, 40), {.block_size = 6}));
+  decoders.push_back(make_drafted_decoder(request(id, 40), {.block_size = 6, .match_length = 2}));
   return decoders;
 }
 
@@ -109,7 +111,7 @@ TEST(PassRecorder, GreedyDecodingHasNoDraft) {
   }
 }
 
-TEST(PassRecorder, OnlyMultiBlockDecodingRecycles) {
+TEST(PassRecorder, OnlyMethodsWithAlternativesRecycle) {
   std::int64_t recycled = 0;
   for (PromptId id = 0; id < 20; ++id) {
     auto decoders = methods(id);
@@ -117,7 +119,7 @@ TEST(PassRecorder, OnlyMultiBlockDecodingRecycles) {
       for (const TraceRow& row : record(std::move(decoders[i])).rows) {
         const auto count = std::ranges::count(row, TraceKind::recycled, &TraceCell::kind);
         recycled += count;
-        EXPECT_TRUE(count == 0 || i == 3);
+        EXPECT_TRUE(count == 0 || i == 3 || i == 5);
       }
     }
   }

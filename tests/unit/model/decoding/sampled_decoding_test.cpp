@@ -8,6 +8,7 @@
 #include <string>
 
 #include "model/decoding/decode_engine.h"
+#include "model/decoding/drafted_decoder.h"
 #include "model/decoding/greedy_decoder.h"
 #include "model/decoding/jacobi_decoder.h"
 #include "model/decoding/multi_block_decoder.h"
@@ -46,6 +47,12 @@ std::map<std::string, Maker> methods() {
                                          .match_length = static_cast<std::int32_t>(seed),
                                          .seed = seed});
       };
+      for (const std::int32_t match_length : {0, static_cast<std::int32_t>(seed)}) {
+        makers[(match_length > 0 ? "draft_lookup" : "draft") + end] = [=](DecodeRequest request) {
+          return make_drafted_decoder(
+              std::move(request), {.block_size = n, .match_length = match_length, .seed = seed});
+        };
+      }
       makers["prompt_lookup" + end] = [=](DecodeRequest request) {
         return make_prompt_lookup_decoder(
             std::move(request), {.block_size = n, .match_length = static_cast<std::int32_t>(seed)});

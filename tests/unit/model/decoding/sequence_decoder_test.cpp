@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "model/decoding/drafted_decoder.h"
 #include "model/decoding/greedy_decoder.h"
 #include "model/decoding/jacobi_decoder.h"
 #include "model/decoding/prompt_lookup_decoder.h"
@@ -17,9 +18,12 @@ constexpr std::uint64_t kVocabulary = 4096;
 
 std::vector<TokenId> ids(std::span<const TokenId> tokens) { return {tokens.begin(), tokens.end()}; }
 
-void advance(SequenceDecoder& decoder, std::vector<TokenId> predictions) {
-  const BranchOutcome outcome{predictions};
-  decoder.advance({&outcome, 1});
+Commit advance_all(SequenceDecoder& decoder, const std::vector<std::vector<TokenId>>& predictions) {
+  return decoder.advance(std::vector<BranchOutcome>(predictions.begin(), predictions.end()));
+}
+
+void advance(SequenceDecoder& decoder, const std::vector<TokenId>& predictions) {
+  (void)advance_all(decoder, {predictions});
 }
 
 std::span<const TokenId> draft_of(const SequenceDecoder& decoder) {
@@ -331,6 +335,56 @@ TEST(PromptLookup, ATextThatRepeatsGoesOnPastItsEnd) {
   EXPECT_EQ(ids(draft_of(*decoder)), std::vector<TokenId>(6, 6)) << "cut to what remains";
 }
 
+TEST(Drafted, TheAdapterProposesWhatFollowsTheAcceptedTokens) {
+  const auto decoder =
+      make_drafted_decoder({.prompt = {7, 8}, .max_new_tokens = 8}, {.block_size = 4, .seed = 1});
+  EXPECT_EQ(decoder->max_branch_rows(), 4);
+  advance(*decoder, {20});
+  ASSERT_EQ(decoder->pending().size(), 2U);
+  const std::vector<TokenId> draft = ids(decoder->pending()[0].tokens);
+  EXPECT_TRUE(draft.size() == 4 && draft[0] == 20 && drawn_from(draft, {7, 8, 20}));
+  const DraftBranch& proposing = decoder->pending()[1];
+  EXPECT_EQ(ids(proposing.tokens), draft);
+  EXPECT_TRUE(proposing.drafts && proposing.alternative && proposing.first_output == 1);
+  EXPECT_EQ(proposing.first_position, decoder->kv_length());
+  const Commit commit = advance_all(*decoder, {{draft[1], 50, 51, 52}, {60, 61, 62}});
+  EXPECT_TRUE(commit.branch == 0 && commit.rows == 2);
+  const std::vector<TokenId> next = ids(decoder->pending()[0].tokens);
+  ASSERT_EQ(next.size(), 4U);
+  EXPECT_EQ(std::vector(next.begin(), next.begin() + 3), (std::vector<TokenId>{50, 61, 62}));
+  EXPECT_TRUE(drawn_from(std::span(next).subspan(3), {7, 8, 20, draft[1]}));
+  (void)advance_all(*decoder, {{61, 62, next[3], 70}, {1, 2, 3}});
+  ASSERT_EQ(decoder->pending().size(), 1U) << "one row has nothing to propose";
+  EXPECT_EQ(ids(draft_of(*decoder)), std::vector<TokenId>{70});
+  advance(*decoder, {71});
+  EXPECT_EQ(decoder->take_result().accepted, (std::vector<std::int32_t>{2, 4, 1}));
+}
+
+TEST(Drafted, ALookedUpAlternativeForksWhereItDiffers) {
+  for (const bool right : {true, false}) {
+    const auto decoder = make_drafted_decoder({.prompt = {8, 1, 2, 3, 4, 5}, .max_new_tokens = 20},
+                                              {.block_size = 5, .match_length = 2, .seed = 1});
+    EXPECT_EQ(decoder->max_branch_rows(), 5 + 4);
+    advance(*decoder, {30});
+    ASSERT_EQ(decoder->pending().size(), 2U) << "30 never stood there";
+    ASSERT_NE(decoder->pending()[0].tokens[1], 8);
+    (void)advance_all(*decoder, {{8, 0, 0, 0, 0}, {1, 2, 50, 51}});
+    ASSERT_EQ(decoder->pending().size(), 3U);
+    EXPECT_EQ(ids(decoder->pending()[0].tokens), (std::vector<TokenId>{8, 1, 2, 50, 51}));
+    EXPECT_EQ(ids(decoder->pending()[2].tokens), (std::vector<TokenId>{3, 4}));
+    EXPECT_EQ(decoder->pending()[2].first_position, 7 + 3);
+    EXPECT_TRUE(decoder->pending()[2].alternative && !decoder->pending()[2].drafts);
+    const TokenId own = right ? 3 : 60;
+    const Commit commit = advance_all(*decoder, {{1, 2, own, 61, 62}, {70, 71, 72, 73}, {5, 99}});
+    EXPECT_EQ(commit.branch, right ? 2U : 0U);
+    EXPECT_EQ(commit.rows, right ? 1 : 3);
+    EXPECT_EQ(decoder->kv_length(), right ? 11 : 10);
+    const std::vector<TokenId> next = ids(decoder->pending()[0].tokens);
+    EXPECT_EQ(next[0], right ? 5 : 60);
+    EXPECT_EQ(next[1], right ? 99 : 72) << "the model's own prediction, or the adapter's";
+  }
+}
+
 TEST(PromptLookup, TokensAreGreedysAtEverySetting) {  // I1, I24
   std::int64_t gains = 0;
   for (PromptId id = 0; id < 30; ++id) {
@@ -381,6 +435,8 @@ TEST(Requests, BadOnesAreRefused) {
   EXPECT_THROW((void)make_jacobi_decoder(good, {.record_states = true}), ConfigError);
   EXPECT_THROW((void)make_prompt_lookup_decoder(good, {.block_size = 0}), ConfigError);
   EXPECT_THROW((void)make_prompt_lookup_decoder(good, {.match_length = 0}), ConfigError);
+  EXPECT_THROW((void)make_drafted_decoder(good, {.block_size = 0}), ConfigError);
+  EXPECT_THROW((void)make_drafted_decoder(good, {.match_length = -1}), ConfigError);
   EXPECT_THROW(
       (void)make_jacobi_decoder(good, {.window = DraftWindow::running, .complete_blocks = true}),
       ConfigError);

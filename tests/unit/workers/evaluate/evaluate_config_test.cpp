@@ -91,7 +91,8 @@ TEST(EvaluateConfig, AnEntryOfTasksMayNameItsStyle) {
 
 TEST(DecodingMethod, KnownNames) {
   EXPECT_THAT(decoding_method_names(),
-              ElementsAre("ar", "jacobi", "jacobi_shrinking", "mr", "mr_lookup", "prompt_lookup"));
+              ElementsAre("ar", "draft", "draft_lookup", "jacobi", "jacobi_shrinking", "mr",
+                          "mr_lookup", "prompt_lookup"));
 }
 
 TEST(DecodingMethod, VariantsOfMultiBlockDecodingAreNamed) {
