@@ -805,6 +805,11 @@ std::size_t InferenceTransformer::bytes(const TransformerConfig& config, Options
     for (const PlannedWeight& planned : plan.weights) {
       floats += planned.shape.rank() == 2 ? plan.num_layers() * planned.shape[0] : 0;
     }
+    if (chosen.adapter != nullptr) {
+      for (const ParameterEntry& entry : chosen.adapter->table.entries()) {
+        floats += entry.shape[0];
+      }
+    }
   }
   const DType activation = activation_type(chosen.weights, device);
   if (activation == DType::bfloat16) {

@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstring>
 #include <limits>
+#include <tuple>
 
 #include "model/transformer/training_transformer.h"
 #include "runtime/phase_clock.h"
@@ -396,6 +399,178 @@ INSTANTIATE_TEST_SUITE_P(Models, InferenceTransformerTest,
                                            ModelCase{true, ModelFamily::granite}),
                          model_name);
 
+constexpr std::int32_t kDraft = 9;
+
+/// Sequences of two slots, each with draft rows and the same tokens as an alternative's.
+class DraftingRowsTest
+    : public ::testing::TestWithParam<std::tuple<ModelFamily, WeightStorage, BFloat16Sums>> {
+ protected:
+  [[nodiscard]] InferenceTransformer make_drafting(std::int32_t max_rows, bool adapter = true) {
+    return {model_.config,
+            model_.table,
+            model_.flat(),
+            *kernels_,
+            model_.account,
+            {.num_slots = 2,
+             .slot_capacity = kCapacity,
+             .branch_rows = kBranchRows,
+             .max_rows = max_rows,
+             .weights = std::get<1>(GetParam()),
+             .adapter = adapter ? &source_ : nullptr}};
+  }
+  /// Rows of `slot`: its prompt, its draft and the alternative, which drafts if `drafts`.
+  [[nodiscard]] std::vector<DecodeRow> rows_of(std::int32_t slot, bool drafts) const {
+    const auto& [prompt, draft] = texts_[static_cast<std::size_t>(slot)];
+    const auto fork = static_cast<std::int32_t>(prompt.size());
+    std::vector<DecodeRow> rows = sequence_rows(prompt, slot);
+    for (const DecodeRow& row : sequence_rows(draft, slot, fork)) {
+      rows.push_back(row);
+    }
+    for (std::int32_t i = 0; i < kDraft; ++i) {
+      const CacheRow place{slot, fork + i, fork, kCapacity};
+      rows.push_back({draft[static_cast<std::size_t>(i)], place, i > 0, drafts});
+    }
+    return rows;
+  }
+  static std::vector<float> join(std::vector<float> one, const std::vector<float>& two) {
+    one.insert(one.end(), two.begin(), two.end());
+    return one;
+  }
+
+  DraftedModel model_{std::get<0>(GetParam())};
+  AdapterSource source_ = model_.source();
+  std::unique_ptr<KernelSet> kernels_ = make_cpu_kernel_set(std::get<2>(GetParam()));
+  RandomStream stream_{5, RandomPurpose::test, 3};
+  std::array<std::pair<std::vector<TokenId>, std::vector<TokenId>>, 2> texts_{
+      std::pair{random_tokens(stream_, 11), random_tokens(stream_, kDraft)},
+      std::pair{random_tokens(stream_, 4), random_tokens(stream_, kDraft)}};
+};
+
+TEST_P(DraftingRowsTest, ChangeNoOtherRowAndDoNotDependOnTheBatch) {
+  InferenceTransformer plain = make_drafting(0, false);
+  InferenceTransformer alone = make_drafting(0);
+  std::vector<float> expected;
+  for (const std::int32_t slot : {0, 1}) {
+    const std::vector<float> base = logits_of(plain, rows_of(slot, false));
+    EXPECT_EQ(logits_of(alone, rows_of(slot, false)), base) << "an adapter that no row asks for";
+    const std::vector<float> own = logits_of(alone, rows_of(slot, true));
+    const std::int64_t first = std::ssize(own) / kVocabulary - (kDraft - 1);
+    for (std::int64_t row = 0; row < first + kDraft - 1; ++row) {
+      EXPECT_EQ(row_of(own, row) == row_of(base, row), row < first) << row;
+    }
+    expected = join(expected, own);
+  }
+  std::vector<DecodeRow> both = rows_of(0, true);
+  const std::vector<DecodeRow> second = rows_of(1, true);
+  both.insert(both.end(), second.begin(), second.end());
+  for (const std::int32_t max_rows : {0, 1, 4, 17}) {
+    InferenceTransformer batched = make_drafting(max_rows);
+    EXPECT_EQ(logits_of(batched, both), expected) << max_rows;
+    std::vector<TokenId> chosen(expected.size() / kVocabulary);
+    batched.predict(both, chosen);
+    for (std::int64_t row = 0; row < std::ssize(chosen); ++row) {
+      const std::vector<float> values = row_of(expected, row);
+      EXPECT_EQ(chosen[static_cast<std::size_t>(row)],
+                std::ranges::max_element(values) - values.begin());
+    }
+  }
+}
+
+TEST_P(DraftingRowsTest, HaveTheModelsBitsWhereBIsZero) {
+  for (const ParameterEntry& entry : model_.adapter_table.entries()) {
+    if (entry.name.find("lora_B") != std::string::npos) {
+      std::fill_n(model_.additions.begin() + entry.offset, entry.shape.elements(), 0.0F);
+    }
+  }
+  InferenceTransformer transformer = make_drafting(0);
+  const std::vector<float> base = logits_of(transformer, rows_of(0, false));
+  EXPECT_EQ(logits_of(transformer, rows_of(0, true)), base);
+}
+
+/// METHOD.md §3: a noisy block sees the clean rows before it, then its own.
+TEST_P(DraftingRowsTest, AgreeWithTrainingsNoisyRows) {
+  const WeightStorage storage = std::get<1>(GetParam());
+  const PackedSample sample = random_sample(3, 6, kDraft, 3, 1);
+  const PackedBatch batch =
+      pack_samples({&sample, 1}, {.mask = MaskKind::clean, .ar_targets = false}, 1.0F);
+  TrainingTransformer training(model_.config, model_.table, *model_.kernels, model_.account,
+                               {.adapter = model_.shape});
+  const ConstTensorView hidden = training.forward(batch, model_.parameters, &model_.lent);
+  std::vector<float> expected(static_cast<std::size_t>(hidden.dim(0) * kVocabulary));
+  model_.kernels->linear(hidden,
+                         model_.table.tensor(ConstTensorView(model_.flat()), "lm_head.weight"), {},
+                         {expected.data(), {hidden.dim(0), kVocabulary}});
+  InferenceTransformer transformer = make_drafting(0);
+  std::vector<TokenId> clean = sample.prompt;
+  clean.insert(clean.end(), sample.clean.begin(), sample.clean.end());
+  double error = 0;
+  double norm = 0;
+  for (std::int32_t block = 0; block < 3; ++block) {
+    std::vector<DecodeRow> rows = sequence_rows(clean, 0);
+    const std::int32_t fork = 6 + block * kDraft;
+    for (std::int32_t i = 0; i < kDraft; ++i) {
+      rows.push_back({sample.noisy[static_cast<std::size_t>(block * kDraft + i)],
+                      {0, fork + i, fork, kCapacity},
+                      true,
+                      true});
+    }
+    const std::vector<float> logits = logits_of(transformer, rows);
+    for (std::int32_t i = 0; i < kDraft; ++i) {
+      const std::vector<float> own = row_of(logits, std::ssize(clean) + i);
+      const std::vector<float> trained = row_of(expected, std::ssize(clean) + block * kDraft + i);
+      for (std::size_t v = 0; v < own.size(); ++v) {
+        error += std::pow(static_cast<double>(own[v] - trained[v]), 2);
+        norm += std::pow(static_cast<double>(trained[v]), 2);
+      }
+    }
+  }
+  EXPECT_LT(std::sqrt(error / norm), storage == WeightStorage::float32 ? 1e-5 : 0.03);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, DraftingRowsTest,
+    ::testing::Combine(::testing::Values(ModelFamily::qwen2, ModelFamily::qwen3, ModelFamily::olmo2,
+                                         ModelFamily::granite),
+                       ::testing::Values(WeightStorage::float32, WeightStorage::bfloat16,
+                                         WeightStorage::bfloat16_arithmetic, WeightStorage::int8),
+                       ::testing::Values(BFloat16Sums::pairs, BFloat16Sums::groups)));
+
+TEST(DraftingRows, MoreThanAnAdditionTakesAtOnceHaveTheSameBits) {
+  DraftedModel model(ModelFamily::qwen3,
+                     {.rank = 3, .alpha = 6, .targets = {LayerWeight::v, LayerWeight::up}});
+  const AdapterSource source = model.source();
+  RandomStream stream(5, RandomPurpose::test, 4);
+  std::vector<DecodeRow> rows = sequence_rows(random_tokens(stream, 300), 0);
+  for (DecodeRow& row : rows) {
+    row.place.fork_row = 320;
+    row.drafts = true;
+  }
+  std::vector<std::vector<float>> logits;
+  for (const std::int32_t max_rows : {0, 7}) {
+    InferenceTransformer transformer(
+        model.config, model.table, model.flat(), *model.kernels, model.account,
+        {.slot_capacity = 320, .branch_rows = 300, .max_rows = max_rows, .adapter = &source});
+    logits.push_back(logits_of(transformer, rows));
+  }
+  EXPECT_EQ(logits[0], logits[1]);
+}
+
+TEST(DraftingRows, AreRefusedWithoutAnAdapterAndInTheSequence) {
+  DraftedModel model(ModelFamily::qwen2);
+  InferenceTransformer plain = make(model, 0);
+  const AdapterSource source = model.source();
+  InferenceTransformer drafting(
+      model.config, model.table, model.flat(), *model.kernels, model.account,
+      {.slot_capacity = kCapacity, .branch_rows = kBranchRows, .adapter = &source});
+  const std::vector<DecodeRow> alternative{{1, {0, 0}, false},
+                                           {1, {0, 0, 0, kCapacity}, true, true}};
+  const std::vector<DecodeRow> own{{1, {0, 0}, true, true}};
+  std::vector<TokenId> one(1);
+  EXPECT_NO_THROW(drafting.predict(alternative, one));
+  EXPECT_THROW(plain.predict(alternative, one), InternalError);
+  EXPECT_THROW(drafting.predict(own, one), InternalError);
+}
+
 TEST(InferenceTransformer, BytesIsWhatTheConstructorAllocates) {
   TransformerConfig config;  // multiples of 16, so that packing adds no padding
   config.vocabulary_size = 48;
@@ -434,6 +609,24 @@ TEST(InferenceTransformer, BytesIsWhatTheConstructorAllocates) {
     options.weights = WeightStorage::float32;
     EXPECT_EQ(allocated(0.5F), most);
     EXPECT_EQ(InferenceTransformer::bytes(config, options, Device::cpu), most);
+    const AdapterShape shape{.rank = 64};
+    const ParameterTable additions(config, shape, 1);
+    const std::vector<float> values(static_cast<std::size_t>(additions.flat_size()), 0.1F);
+    const AdapterSource adapter{shape, additions, [&](const ParameterEntry& entry) {
+                                  return ConstTensorView(values.data() + entry.offset, entry.shape);
+                                }};
+    for (const WeightStorage weights :
+         {WeightStorage::automatic, WeightStorage::float32, WeightStorage::bfloat16,
+          WeightStorage::bfloat16_arithmetic, WeightStorage::int8}) {
+      options.weights = weights;
+      options.adapter = nullptr;
+      const std::size_t plain = allocated(0.1F);
+      const std::size_t plain_bytes = InferenceTransformer::bytes(config, options, Device::cpu);
+      options.adapter = &adapter;
+      const std::size_t padding = weights == WeightStorage::int8 ? 32U * 3 * 6 * 64 : 0U;
+      EXPECT_EQ(allocated(0.1F) - plain - padding,
+                InferenceTransformer::bytes(config, options, Device::cpu) - plain_bytes);
+    }
   }
 }
 

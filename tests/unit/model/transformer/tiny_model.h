@@ -9,6 +9,7 @@
 #include "data/batches/packed_sample.h"
 #include "model/kernels/kernel_set.h"
 #include "model/transformer/flat_parameters.h"
+#include "model/transformer/inference_transformer.h"
 #include "model/transformer/parameter_table.h"
 #include "model/transformer/weight_init.h"
 #include "runtime/random.h"
@@ -46,6 +47,35 @@ struct TinyModel {
   std::unique_ptr<KernelSet> kernels = make_cpu_kernel_set();
   MemoryAccount account{"test"};
   FlatParameters parameters{table, flat(), *kernels, account};
+};
+
+/// A tiny model with an adapter whose B is not zero.
+struct DraftedModel : TinyModel {
+  explicit DraftedModel(ModelFamily family, const AdapterShape& adapter = {.rank = 3, .alpha = 6})
+      : TinyModel(false, family),
+        shape(adapter),
+        adapter_table(config, shape, 2),
+        additions(static_cast<std::size_t>(adapter_table.flat_size())) {
+    initialise_weights(adapter_table, adapter_flat(), 13, config.num_layers);
+    RandomStream stream(4, RandomPurpose::test);
+    for (const ParameterEntry& entry : adapter_table.entries()) {
+      for (std::int64_t i = 0; i < entry.shape.elements(); ++i) {
+        additions[static_cast<std::size_t>(entry.offset + i)] +=
+            0.1F * static_cast<float>(stream.normal());
+      }
+    }
+  }
+  [[nodiscard]] TensorView adapter_flat() { return {additions.data(), {std::ssize(additions)}}; }
+  [[nodiscard]] AdapterSource source() const {
+    return {shape, adapter_table, [this](const ParameterEntry& entry) {
+              return ConstTensorView(additions.data() + entry.offset, entry.shape);
+            }};
+  }
+
+  AdapterShape shape;
+  ParameterTable adapter_table;
+  std::vector<float> additions;
+  FlatParameters lent{adapter_table, adapter_flat(), *kernels, account};
 };
 
 struct RoundedModel {

@@ -315,30 +315,6 @@ TEST(TrainingTransformer, AnEmptyBatchStillReportsItsGroups) {
   EXPECT_EQ(std::ranges::count(gradients, 0.0F), static_cast<std::ptrdiff_t>(gradients.size()));
 }
 
-/// A tiny model with an adapter whose B is not zero.
-struct DraftedModel : TinyModel {
-  explicit DraftedModel(ModelFamily family, const AdapterShape& adapter = {.rank = 3, .alpha = 6})
-      : TinyModel(false, family),
-        shape(adapter),
-        adapter_table(config, shape, 2),
-        additions(static_cast<std::size_t>(adapter_table.flat_size())) {
-    initialise_weights(adapter_table, adapter_flat(), 13, config.num_layers);
-    RandomStream stream(4, RandomPurpose::test);
-    for (const ParameterEntry& entry : adapter_table.entries()) {
-      for (std::int64_t i = 0; i < entry.shape.elements(); ++i) {
-        additions[static_cast<std::size_t>(entry.offset + i)] +=
-            0.1F * static_cast<float>(stream.normal());
-      }
-    }
-  }
-  [[nodiscard]] TensorView adapter_flat() { return {additions.data(), {std::ssize(additions)}}; }
-
-  AdapterShape shape;
-  ParameterTable adapter_table;
-  std::vector<float> additions;
-  FlatParameters lent{adapter_table, adapter_flat(), *kernels, account};
-};
-
 PackedBatch drafted_batch(bool noisy_last) {
   const std::vector<PackedSample> samples{random_sample(1, 3, 4, 5, 2),
                                           random_sample(2, 6, 3, 3, 2)};
