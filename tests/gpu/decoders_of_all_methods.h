@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/decoding/drafted_decoder.h"
 #include "model/decoding/greedy_decoder.h"
 #include "model/decoding/jacobi_decoder.h"
 #include "model/decoding/multi_block_decoder.h"
@@ -32,7 +33,7 @@ inline MultiBlockOptions multi_block_options(std::uint64_t which) {
           .round = 1};
 }
 
-inline constexpr std::uint64_t kMethods = 6;
+inline constexpr std::uint64_t kMethods = 7;
 
 inline std::unique_ptr<SequenceDecoder> make_decoder(std::uint64_t which, DecodeRequest request) {
   const auto n = static_cast<std::int32_t>(1 + which * 5 % 13);
@@ -51,6 +52,10 @@ inline std::unique_ptr<SequenceDecoder> make_decoder(std::uint64_t which, Decode
           {.block_size = n, .seed = 6, .complete_blocks = true, .record_states = true});
     case 4:
       return make_multi_block_decoder(std::move(request), multi_block_options(which / kMethods));
+    case 5:
+      return make_drafted_decoder(
+          std::move(request),
+          {.block_size = n, .match_length = static_cast<std::int32_t>(which % 3), .seed = 8});
     default:
       return make_prompt_lookup_decoder(
           std::move(request),

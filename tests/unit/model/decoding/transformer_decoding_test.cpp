@@ -12,6 +12,7 @@
 
 #include "checkpoints/hf_model.h"
 #include "model/decoding/decode_engine.h"
+#include "model/decoding/drafted_decoder.h"
 #include "model/decoding/greedy_decoder.h"
 #include "model/decoding/jacobi_decoder.h"
 #include "model/decoding/multi_block_decoder.h"
@@ -23,6 +24,7 @@
 #include "tests/support/tiny_config.h"
 #include "tests/support/whole_weights.h"
 #include "tests/unit/model/decoding/fake_decode_model.h"
+#include "tests/unit/model/transformer/tiny_model.h"
 
 namespace jforge::test {
 namespace {
@@ -224,6 +226,65 @@ TEST(TransformerDecoding, EveryMethodSamplesTheSameTokensInEveryBatch) {  // I23
       }
     }
   }
+}
+
+TEST(TransformerDecoding, DraftersGiveArsTokensWhateverTheyPropose) {  // I1, I23
+  constexpr PromptId kPrompts = 8;
+  struct Arithmetic {
+    WeightStorage weights;
+    BFloat16Sums sums;
+  };
+  constexpr Arithmetic kArithmetics[] = {{WeightStorage::float32, BFloat16Sums::pairs},
+                                         {WeightStorage::bfloat16, BFloat16Sums::pairs},
+                                         {WeightStorage::bfloat16_arithmetic, BFloat16Sums::pairs},
+                                         {WeightStorage::bfloat16_arithmetic, BFloat16Sums::groups},
+                                         {WeightStorage::int8, BFloat16Sums::pairs}};
+  const SamplingOptions samplings[] = {
+      {}, {.temperature = 0.8, .top_p = 0.95, .repetition_penalty = 1.2, .seed = 5}};
+  std::int64_t saved = 0;
+  for (std::int64_t which = 0; which < 10; ++which) {
+    const auto& [weights, sums] = kArithmetics[which / 2];
+    const auto make_request = [&](PromptId id) {
+      DecodeRequest asked = request(id, 20);
+      asked.sampling = samplings[which % 2];
+      return asked;
+    };
+    const auto kernels = make_cpu_kernel_set(sums);
+    std::map<PromptId, DecodeResult> ar;
+    for (std::int64_t i = 0; i < 25; ++i) {
+      // Every block size with every match_length.
+      const std::int64_t setting = which * 25 + i;
+      const DraftedOptions options{.block_size = static_cast<std::int32_t>(1 + setting % 17),
+                                   .match_length = static_cast<std::int32_t>(setting / 17 % 5),
+                                   .seed = static_cast<std::uint64_t>(setting)};
+      const std::int32_t batch = i % 2 == 0 ? 8 : 1;
+      SCOPED_TRACE(testing::Message() << "arithmetic and sampling " << which << ", setting " << i);
+      DraftedModel model(ModelFamily::qwen2);
+      for (float& value : model.additions) {
+        value *= std::array{0.02F, 1.0F, 30.0F}[static_cast<std::size_t>(i % 3)];
+      }
+      const AdapterSource adapter = model.source();
+      InferenceTransformer transformer(model.config, model.table, model.flat(), *kernels,
+                                       model.account,
+                                       {.num_slots = batch,
+                                        .slot_capacity = 64,
+                                        .branch_rows = 2 * 17,
+                                        .max_rows = i % 4 == 0 ? 50 : 0,
+                                        .weights = weights,
+                                        .adapter = &adapter});
+      if (i == 0) {
+        ar = decode(transformer, 8, kPrompts,
+                    [&](PromptId id) { return make_greedy_decoder(make_request(id)); });
+      }
+      for (const auto& [id, result] : decode(transformer, batch, kPrompts, [&](PromptId prompt) {
+             return make_drafted_decoder(make_request(prompt), options);
+           })) {
+        ASSERT_EQ(result.tokens, ar.at(id).tokens) << "prompt " << id;
+        saved += ar.at(id).forwards - result.forwards;
+      }
+    }
+  }
+  EXPECT_GT(saved, 0) << "no proposal was ever accepted: the test says nothing";
 }
 
 TEST(TransformerDecoding, TheColdestSamplingIsGreedyDecoding) {  // I23
