@@ -662,11 +662,13 @@ DecodeRequest request_of(std::uint64_t which, RandomStream& stream,
 }
 
 /// Sorted by id; token by token if `every_method` is false.
-std::vector<DecodeResult> decode_requests(TinyModel& model, KernelSet& kernels,
+std::vector<DecodeResult> decode_requests(DraftedModel& model, KernelSet& kernels,
                                           InferenceTransformer::Options options, bool every_method,
                                           const SamplingOptions& sampling = {}) {
   options.slot_capacity = 256;
   options.branch_rows = 64;
+  const AdapterSource adapter = model.source();
+  options.adapter = &adapter;
   InferenceTransformer transformer(model.config, model.table, model.flat(), kernels, model.account,
                                    options);
   DecodeEngine engine(transformer, options.num_slots);
@@ -704,7 +706,7 @@ std::uint64_t digest(const std::vector<DecodeResult>& results) {
 
 TEST(DecodingMethods, GiveTheCpusTokensForwardsAndStates) {  // I1, I18
   const auto kernels = make_tested_kernel_set();
-  TinyModel model;
+  DraftedModel model(ModelFamily::qwen2);
   const auto cpus = decode_requests(model, *model.kernels, {.num_slots = 4}, true);
   const auto one_by_one = decode_requests(model, *model.kernels, {.num_slots = 4}, false);
   for (const std::int32_t batch : {3, 5}) {
@@ -722,7 +724,7 @@ TEST(DecodingMethods, GiveTheCpusTokensForwardsAndStates) {  // I1, I18
 
 TEST(SampledOnADevice, HasTheCpusTokensForwardsAndStates) {  // I23
   const auto kernels = make_tested_kernel_set();
-  TinyModel model;
+  DraftedModel model(ModelFamily::qwen2);
   const std::uint64_t greedy =
       digest(decode_requests(model, *model.kernels, {.num_slots = 3}, true));
   for (const SamplingOptions& sampling :
@@ -736,6 +738,58 @@ TEST(SampledOnADevice, HasTheCpusTokensForwardsAndStates) {  // I23
     EXPECT_EQ(digest(decode_requests(model, *kernels, {.num_slots = 3}, true, sampling)), expected);
   }
   EXPECT_EQ(model.account.live_bytes(), 0U);
+}
+
+/// In the device's arithmetic, rounded or not.
+TEST(DraftingRows, ChangeNoOtherRowAndAgreeWithTheCpus) {
+  constexpr std::int32_t kPrompt = 70;
+  constexpr std::int32_t kDraft = 20;
+  const std::unique_ptr<KernelSet> tested = make_tested_kernel_set();
+  for (const ModelFamily family : {ModelFamily::qwen3, ModelFamily::olmo2}) {
+    DraftedModel model(family);
+    const AdapterSource adapter = model.source();
+    RandomStream stream(14, RandomPurpose::test);
+    const std::vector<TokenId> tokens = random_tokens(stream, kPrompt + kDraft);
+    const auto logits = [&](KernelSet& kernels, WeightStorage weights, bool drafts,
+                            std::int32_t max_rows) {
+      InferenceTransformer transformer(model.config, model.table, model.flat(), kernels,
+                                       model.account,
+                                       {.slot_capacity = 128,
+                                        .branch_rows = kDraft,
+                                        .max_rows = max_rows,
+                                        .weights = weights,
+                                        .adapter = drafts ? &adapter : nullptr});
+      std::vector<DecodeRow> rows;
+      for (std::int32_t i = 0; i < kPrompt + kDraft; ++i) {
+        rows.push_back({tokens[static_cast<std::size_t>(i)], {0, i}, i >= kPrompt});
+      }
+      for (std::int32_t i = kPrompt; i < kPrompt + kDraft; ++i) {
+        rows.push_back(
+            {tokens[static_cast<std::size_t>(i)], {0, i, kPrompt, 128}, i > kPrompt, drafts});
+      }
+      constexpr std::int64_t kWanted = 2 * kDraft - 1;
+      Floats result(kWanted * 37);
+      transformer.logits(rows, {result.data(), {kWanted, 37}});
+      return result;
+    };
+    for (const WeightStorage weights :
+         {WeightStorage::float32, WeightStorage::bfloat16, WeightStorage::bfloat16_arithmetic}) {
+      const Floats ours = logits(*tested, weights, true, 0);
+      EXPECT_TRUE(test::same_bits(logits(*tested, weights, true, 7), ours));
+      const Floats base = logits(*tested, weights, false, 0);
+      const auto own = [](const Floats& all) {
+        return Floats(all.begin(), all.begin() + kDraft * 37);
+      };
+      const auto drafted = [](const Floats& all) { return std::span(all).subspan(kDraft * 37); };
+      EXPECT_TRUE(test::same_bits(own(ours), own(base)));
+      EXPECT_GT(distance(drafted(ours), drafted(base)), 0.2 * norm(drafted(base)));
+      const Floats cpus = logits(*model.kernels, weights, true, 0);
+      EXPECT_LT(distance(drafted(ours), drafted(cpus)),
+                (weights == WeightStorage::float32 ? 1e-4 : 0.03) * norm(drafted(cpus)));
+      test::print_digest(test::digest_of(ours, 0));
+    }
+    EXPECT_EQ(model.account.live_bytes(), 0U);
+  }
 }
 
 template <class Function>  ///< Null on a real device.
