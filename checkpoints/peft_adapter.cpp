@@ -40,7 +40,12 @@ const std::vector<std::pair<const char*, json>>& plain_values() {
       {"exclude_modules", nullptr},
       {"target_parameters", nullptr},
       {"layer_replication", nullptr},
-      {"trainable_token_indices", nullptr}};
+      {"trainable_token_indices", nullptr},
+      {"alora_invocation_tokens", nullptr},
+      {"use_bdlora", nullptr},
+      {"arrow_config", nullptr},
+      {"monteclora_config", nullptr},
+      {"kasa_config", nullptr}};
   return values;
 }
 
@@ -49,12 +54,20 @@ AdapterShape read_shape(const fs::path& directory) {
   if (file.require("peft_type") != "LORA") {
     file.refuse("peft_type", "only \"LORA\" can draft");
   }
+  const auto refuse_value = [&](const char* key, const json& value) {
+    file.refuse(key, fmt::format("{} is not supported; train the drafter with jforge, or a plain "
+                                 "LoRA of projections",
+                                 value.dump()));
+  };
   for (const auto& [key, plain] : plain_values()) {
     if (const json* const value = file.find(key); value != nullptr && *value != plain) {
-      file.refuse(key, fmt::format("{} is not supported; train the drafter with jforge, or a plain "
-                                   "LoRA of projections",
-                                   value->dump()));
+      refuse_value(key, *value);
     }
+  }
+  // Other named initialisations, such as "pissa", also change the model's own weights.
+  if (const json* const value = file.find("init_lora_weights");
+      value != nullptr && value->is_string() && *value != "gaussian" && *value != "eva") {
+    refuse_value("init_lora_weights", *value);
   }
   AdapterShape shape;
   const std::int64_t rank = file.integer("r");
@@ -152,17 +165,21 @@ const AdapterSource* drafter_for(std::string_view method, bool needed, const Pef
 void write_peft_adapter(const fs::path& directory, const AdapterShape& shape,
                         const ParameterTable& table, const TensorValues& values) {
   make_directory(directory);
-  nlohmann::ordered_json config{
-      {"peft_type", "LORA"},    {"task_type", "CAUSAL_LM"},       {"base_model_name_or_path", ".."},
-      {"r", shape.rank},        {"lora_alpha", shape.alpha},      {"lora_dropout", 0.0},
-      {"inference_mode", true}, {"target_modules", json::array()}};
+  // No key that an older version of PEFT lacks.
+  nlohmann::ordered_json config{{"peft_type", "LORA"},
+                                {"task_type", "CAUSAL_LM"},
+                                {"base_model_name_or_path", ".."},
+                                {"bias", "none"},
+                                {"fan_in_fan_out", false},
+                                {"r", shape.rank},
+                                {"lora_alpha", shape.alpha},
+                                {"lora_dropout", 0.0},
+                                {"inference_mode", true},
+                                {"target_modules", json::array()}};
   for (const auto& [weight, name] : kProjections) {
     if (std::ranges::find(shape.targets, weight) != shape.targets.end()) {
       config["target_modules"].push_back(name);
     }
-  }
-  for (const auto& [key, plain] : plain_values()) {
-    config[key] = plain;
   }
   publish_file(directory / kAdapterConfig, config.dump(2) + "\n");
   std::vector<SafetensorsTensor> tensors;
