@@ -12,6 +12,7 @@
 #include <set>
 
 #include "checkpoints/hf_model.h"
+#include "checkpoints/peft_adapter.h"
 #include "checkpoints/safetensors.h"
 #include "model/transformer/flat_parameters.h"
 #include "model/transformer/inference_transformer.h"
@@ -355,6 +356,28 @@ TEST_P(GoldenAdapterTest, LossAndGradientsAgree) {
     EXPECT_LT(relative_l2(ours, read_tensor(reference, "gradient." + entry.name)), 1e-3)
         << entry.name;
   }
+}
+
+TEST_P(GoldenAdapterTest, DraftingRowsHavePeftsLogits) {
+  const GoldenModel model(reference_directory() / GetParam());
+  const PeftAdapter drafter(model.directory / kDrafterFolder, model.config);
+  const auto ids = read_json(model.directory / "ids.json").get<std::vector<TokenId>>();
+  const auto count = static_cast<std::int32_t>(ids.size());
+  MemoryAccount account("decoding");
+  InferenceTransformer transformer(
+      model.config, model.table, model.flat(), *model.kernels, account,
+      {.slot_capacity = 64, .branch_rows = count, .adapter = &drafter.source()});
+  std::vector<DecodeRow> rows;
+  for (std::int32_t i = 0; i < count; ++i) {
+    rows.push_back({ids[static_cast<std::size_t>(i)], {0, i, 0, 64}, true, true});
+  }
+  std::vector<float> logits(ids.size() * static_cast<std::size_t>(model.config.vocabulary_size));
+  transformer.logits(rows, {logits.data(), {count, model.config.vocabulary_size}});
+  const auto expected = read_tensor(
+      SafetensorsFile(model.directory / kDrafterFolder / "logits.safetensors"), "logits");
+  EXPECT_LT(relative_l2(logits, expected), 1e-4);
+  const auto plain = read_tensor(SafetensorsFile(model.directory / "logits.safetensors"), "logits");
+  EXPECT_GT(relative_l2(plain, expected), 0.1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenAdapterTest, ::testing::Values("qwen3", "olmo2", "granite"));

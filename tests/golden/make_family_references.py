@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes random tiny models of the families and values that `transformers` computes with them (reference/README.md).
   make_family_references.py DIRECTORY
-Existing models in DIRECTORY are kept; their losses are recomputed. Needs the Python packages torch, transformers and
-safetensors; the committed files came from transformers 5.23 and torch 2.15 on a CPU. Only the packed mask and the
+Existing models in DIRECTORY are kept; their losses are recomputed. Needs the Python packages torch, transformers,
+peft and safetensors; the committed files came from transformers 5.23, peft 0.21 and torch 2.15 on a CPU. Only the packed mask and the
 losses, which METHOD.md states, are computed here."""
 
 import copy
@@ -10,6 +10,7 @@ import json
 import pathlib
 import sys
 
+import peft
 import torch
 import transformers
 from safetensors.torch import save_file
@@ -164,6 +165,24 @@ def write_adapter(directory):
     save_file(values, directory / "adapter.safetensors")
 
 
+def write_drafter(directory):
+    """A LoRA as PEFT saves it, and the logits of ids.json with it in every row."""
+    torch.manual_seed(11)
+    model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
+    model = peft.get_peft_model(model, peft.LoraConfig(
+        r=2, lora_alpha=3, target_modules=["q_proj", "v_proj", "o_proj", "up_proj", "down_proj"], task_type="CAUSAL_LM"))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".lora_" in name:
+                parameter.copy_(0.4 * torch.randn_like(parameter))
+        ids = json.loads((directory / "ids.json").read_text())
+        logits = model(torch.tensor([ids])).logits[0].contiguous()
+    model.peft_config["default"].base_model_name_or_path = ".."
+    model.save_pretrained(directory / "drafter")
+    (directory / "drafter" / "README.md").unlink()
+    save_file({"logits": logits}, directory / "drafter" / "logits.safetensors")
+
+
 def write_model(directory, family, options):
     model = make_model(family, options)
     directory.mkdir(parents=True)
@@ -200,6 +219,7 @@ def main():
         write_losses(directory, name)
         if name in ("qwen3", "olmo2", "granite"):
             write_adapter(directory)
+            write_drafter(directory)
 
 
 if __name__ == "__main__":
