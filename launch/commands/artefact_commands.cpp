@@ -1,14 +1,17 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "checkpoints/checkpoint_reader.h"
 #include "checkpoints/hf_model.h"
+#include "checkpoints/peft_adapter.h"
 #include "coordinator/run_journal.h"
 #include "data/prompts/prompt_store.h"
 #include "data/trajectories/trajectory_store.h"
@@ -102,6 +105,18 @@ void inspect_model(const fs::path& path) {
       config.tie_word_embeddings ? ", tied head" : "");
   fmt::print("  end of sequence {}, positions {}, rope theta {}\n", fmt::join(config.eos_ids, " "),
              config.max_position_embeddings, config.rope.theta);
+  if (const auto drafter = find_drafter(path, config)) {
+    const AdapterShape& shape = drafter->source().shape;
+    std::vector<std::string> targets;
+    for (const auto& [weight, name] : kProjections) {
+      if (std::ranges::count(shape.targets, weight) > 0) {
+        targets.emplace_back(name);
+      }
+    }
+    fmt::print("  drafter: {} parameters, rank {}, alpha {}, targets {}\n",
+               drafter->table().parameter_count(), shape.rank, shape.alpha,
+               fmt::join(targets, " "));
+  }
 }
 
 void inspect_run(const fs::path& path) {
@@ -158,6 +173,30 @@ TemplateArguments trained_arguments(const CheckpointState& state) {
     throw DataError(fmt::format("the checkpoint's {} is garbled: {}", kKey, found->second));
   }
   return arguments;
+}
+
+/// Returns the shape of the checkpoint's adapter; nothing if it holds a model.
+std::optional<AdapterShape> trained_adapter(const CheckpointManifest& manifest) {
+  AdapterShape shape;
+  shape.targets.clear();
+  for (const auto& [weight, name] : kProjections) {
+    const auto inner = std::ranges::find_if(
+        manifest.tensors, [end = fmt::format(".{}.lora_A.weight", name)](const auto& one) {
+          return one.name.ends_with(end);
+        });
+    if (inner != manifest.tensors.end()) {
+      shape.rank = static_cast<std::int32_t>(inner->shape[0]);
+      shape.targets.push_back(weight);
+    }
+  }
+  if (shape.targets.empty()) {
+    return std::nullopt;
+  }
+  const auto alpha = manifest.state.identity.find("train.drafter_alpha");
+  if (alpha != manifest.state.identity.end()) {
+    shape.alpha = std::stod(alpha->second);
+  }
+  return shape;
 }
 
 /// source + share · (checkpoint − source), tensor by tensor (Wortsman et al., "Robust fine-tuning
@@ -253,11 +292,10 @@ ExitCode export_command(const ExportOptions& options) {
   }
   MemoryAccount account("export");
   const TransformerConfig config = read_hf_config(source);
-  const ParameterTable table(config, 1);
-  CheckpointTensors tensors(checkpoint, table, account);
-  std::optional<HfTensors> begin;
-  TensorValues values = std::ref(tensors);
-  if (options.interpolate < 1) {
+  const std::optional<AdapterShape> adapter = trained_adapter(checkpoint.manifest);
+  const ParameterTable table =
+      adapter ? ParameterTable(config, *adapter, 1) : ParameterTable(config, 1);
+  if (adapter || options.interpolate < 1) {
     const Identity& trained_from = checkpoint.manifest.state.identity;
     const auto hash = trained_from.find("model.hash");
     if (hash != trained_from.end() && hash->second != hf_model_hash(source)) {
@@ -265,6 +303,23 @@ ExitCode export_command(const ExportOptions& options) {
           "{}: not the model{} that {} was trained from; name that one with --source",
           source.string(), options.source.empty() ? " any more" : "", options.checkpoint.string()));
     }
+  }
+  CheckpointTensors tensors(checkpoint, table, account);
+  if (adapter) {
+    if (options.interpolate < 1) {
+      throw ConfigError(options.checkpoint.string() +
+                        " holds a drafter, whose model stays as it is: --interpolate has no use");
+    }
+    export_with_drafter(source, options.out, [&](const fs::path& folder) {
+      write_peft_adapter(folder, *adapter, table, std::ref(tensors));
+    });
+    fmt::print("{}: the model of {} with a drafter of {} parameters\n", options.out.string(),
+               source.string(), table.parameter_count());
+    return ExitCode::ok;
+  }
+  std::optional<HfTensors> begin;
+  TensorValues values = std::ref(tensors);
+  if (options.interpolate < 1) {
     begin.emplace(source, config, table);
     values = InterpolatedTensors(*begin, tensors, options.interpolate);
   }

@@ -1,19 +1,143 @@
 #!/usr/bin/env python3
-"""A drafter is trained beside a model that stays as it is; decoding with it gives the model's own tokens."""
+"""A drafter from training to decoding: the model's files and its text stay as they are."""
 
 import json
-import random
 import shutil
 import unittest
 
+import harness
+import tiny_model
 from harness import EndToEndTest
+
+try:
+    import peft
+    import safetensors.torch
+    import transformers
+except ImportError:
+    peft = None
+
+CONFIG = harness.START + """[prompts]
+files = ["{prompts}"]
+field = "question"
+[generate]
+max_new_tokens = 24
+[[rounds]]
+block_size = 4
+steps = 6
+""" + harness.TRAIN + """drafter = "adapter"
+drafter_rank = 4
+drafter_alpha = 8
+drafter_targets = ["q_proj", "v_proj", "down_proj"]
+""" + harness.CHECKPOINT
+
+
+class Drafter(EndToEndTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        case = cls()
+        path, run = case.config("drafted", CONFIG)
+        case.jforge("run", path, ranks=2)
+        cls.run_directory, cls.drafted = run, run / "model"
+
+    def runTest(self):
+        """For setUpClass()."""
+
+    def test_the_model_s_files_stay_and_a_checkpoint_gives_the_same_export(self):
+        for path in self.model.iterdir():
+            self.assertEqual(path.read_bytes(), (self.drafted / path.name).read_bytes(), path.name)
+        self.assertIn("drafter: 1664 parameters, rank 4, alpha 8, targets q_proj v_proj down_proj\n",
+                      self.jforge("inspect", self.drafted).out)
+        self.assertNotIn("drafter", self.jforge("inspect", self.model).out)
+        self.jforge("verify", self.run_directory)
+        checkpoint = max((self.run_directory / "checkpoints").iterdir())
+        self.jforge("export", checkpoint, self.root / "exported")
+        for name in ("adapter_config.json", "adapter_model.safetensors"):
+            self.assertEqual((self.drafted / "drafter" / name).read_bytes(),
+                             (self.root / "exported" / "drafter" / name).read_bytes())
+        refused = self.jforge("export", checkpoint, self.root / "half", "--interpolate", 0.5, expect=2)
+        self.assertIn("holds a drafter", "".join(refused.lines()))
+        other = tiny_model.write_model(self.root / "other", seed=2)
+        self.jforge("export", checkpoint, self.root / "half", "--source", other, expect=3)
+        self.assertFalse((self.root / "half").exists())
+
+    def evaluate(self, out, model, *words, ranks=1, **options):
+        return self.jforge("evaluate", "--model", model, "--tasks", "gsm8k", "--data", self.prompts, "--limit", 12,
+                           "--max-new-tokens", 16, "--block-size", 4, "--out", out, "--methods",
+                           "ar,draft,draft_lookup", *words, ranks=ranks, **options)
+
+    @staticmethod
+    def records(out):
+        return {path.stem.removeprefix("gsm8k."): (path.read_bytes(), path.stat().st_mtime_ns)
+                for path in sorted((out / "evaluation").rglob("*.jsonl"))}
+
+    @staticmethod
+    def figures(out):
+        return json.loads((out / "evaluation" / "summary.json").read_text(encoding="utf-8"))["models"]["model"]["gsm8k"]
+
+    def test_its_methods_give_the_model_s_text_at_any_rank_count(self):
+        samples = {}
+        for ranks, batch, storage in ((1, 1, "auto"), (2, 8, "auto"), (2, 8, "int8")):
+            out = self.root / f"evaluated-{ranks}-{storage}"
+            self.evaluate(out, self.drafted, "--batch-prompts", batch, "--set", f"model.decode_weights={storage}",
+                          ranks=ranks)
+            for method in ("draft", "draft_lookup"):
+                self.assertEqual(0, self.figures(out)[method]["disagreements_with_ar"])
+            samples[ranks, storage] = {name: content for name, (content, _) in self.records(out).items()}
+        self.assertEqual(samples[1, "auto"], samples[2, "auto"])
+
+    def test_another_drafter_makes_its_records_stale_and_no_other(self):
+        copy, out = self.root / "changed" / "model", self.root / "changed" / "out"
+        shutil.copytree(self.drafted, copy)
+        (copy / "checksums.json").unlink()
+        self.evaluate(out, copy)
+        before = self.records(out)
+        self.evaluate(out, copy)
+        self.assertEqual(before, self.records(out))
+        settings = {method: figures["settings"] for method, figures in self.figures(out).items()}
+        config = copy / "drafter" / "adapter_config.json"
+        config.write_text(config.read_text(encoding="utf-8").replace("8.0", "80.0"), encoding="utf-8")
+        self.evaluate(out, copy)
+        after = self.records(out)
+        self.assertEqual({"ar", "draft", "draft_lookup"}, set(after))
+        for method, records in after.items():
+            self.assertEqual(method == "ar", before[method] == records)
+            self.assertEqual(method == "ar", settings[method] == self.figures(out)[method]["settings"])
+
+    def test_a_model_without_one_is_refused_in_a_line(self):
+        ids = self.root / "ids.json"
+        ids.write_text("[10, 20, 30]", encoding="utf-8")
+        model = ("--model", self.model, "--max-new-tokens", 8)
+        for words in (("decode", *model, "--prompt", "One?", "--method", "draft"),
+                      ("probe", "decode", *model, "--tokens", ids, "--out", self.root / "o", "--method",
+                       "draft_lookup"),
+                      ("tune", *model, "--prompts", self.prompts, "--set", "prompts.field=question", "--methods",
+                       "draft"),
+                      ("evaluate", *model, "--tasks", "gsm8k", "--data", self.prompts, "--out", self.root / "none",
+                       "--methods", "ar,draft")):
+            refused = self.jforge(*words, expect=2)
+            self.assertEqual(1, len(refused.lines()), str(refused))
+            self.assertRegex(refused.lines()[0], r'needs a drafter, and .*source-model has none in its folder drafter')
+        self.assertEqual([], list(self.root.glob("none/**/*.jsonl")))
+
+    @unittest.skipIf(peft is None, "the Python packages peft and transformers are not installed")
+    def test_peft_reads_it(self):
+        base = transformers.AutoModelForCausalLM.from_pretrained(self.drafted)
+        model = peft.PeftModel.from_pretrained(base, self.drafted / "drafter")
+        written = safetensors.torch.load_file(self.drafted / "drafter" / "adapter_model.safetensors")
+        read = peft.get_peft_model_state_dict(model)
+        self.assertEqual(set(written), set(read))
+        self.assertTrue(all((read[name] == written[name]).all() for name in written))
+        self.assertTrue(all(bool(written[name].any()) for name in written), "B was trained")
+        self.assertEqual({2.0}, {module.scaling["default"] for module in model.modules() if hasattr(module, "lora_A")})
+
 
 DRAFTER = ("--set", "train.drafter=adapter", "--set", "train.drafter_rank=4", "--set", "train.drafter_proposals=0.5",
            "--set", "train.learning_rate=2e-3")
 WEIGHTS = "drafter/adapter_model.safetensors"
 
 
-class Drafter(EndToEndTest):
+class DrafterTraining(EndToEndTest):
     evaluate = True
 
     def assert_untouched(self, run):
@@ -49,26 +173,6 @@ class Drafter(EndToEndTest):
             self.assert_close_models(whole, copy, limit=1e-3, file=WEIGHTS)
             self.assert_untouched(copy)
 
-    def test_the_text_is_the_model_s(self):
-        model = self.uninterrupted(2, *DRAFTER) / "model"
-        draw = random.Random(3)
-        prompts = self.root / "tokens.json"
-        prompts.write_text(json.dumps([[draw.randrange(200) for _ in range(9)] for _ in range(6)]), encoding="utf-8")
-
-        def tokens(method, *words):
-            out = self.root / f"{method}.json"
-            self.jforge("probe", "decode", "--model", model, "--tokens", prompts, "--method", method, "--ignore-eos",
-                        "--max-new-tokens", "24", "--block-size", "6", "--out", out, *words)
-            results = json.loads(out.read_text(encoding="utf-8"))
-            return [result["tokens"] for result in results], sum(result["forwards"] for result in results)
-
-        for weights in ("float32", "bfloat16_arithmetic", "int8"):
-            expected, passes = tokens("ar", "--decode-weights", weights)
-            for method in ("draft", "draft_lookup"):
-                found, fewer = tokens(method, "--decode-weights", weights)
-                self.assertEqual(expected, found, f"{method} {weights}")
-                self.assertLess(fewer, passes)
-
     def test_what_a_frozen_model_has_no_use_for_is_refused(self):
         config, _ = self.config("refused")
         for setting, advice in (("train.zero_stage=3", "set train.zero_stage = 0 or 1"),
@@ -81,9 +185,7 @@ class Drafter(EndToEndTest):
             result = self.jforge("run", config, *DRAFTER, "--set", setting, expect=2)
             self.assertIn(advice, result.err)
             self.assertEqual(1, len([line for line in result.lines() if line.startswith("jforge:")]), str(result))
-        result = self.jforge("decode", "--model", self.model, "--prompt", "a", "--method", "draft", expect=2)
-        self.assertIn("has none in its folder drafter", result.err)
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    unittest.main()
