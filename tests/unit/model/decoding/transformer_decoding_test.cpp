@@ -228,7 +228,7 @@ TEST(TransformerDecoding, EveryMethodSamplesTheSameTokensInEveryBatch) {  // I23
   }
 }
 
-TEST(TransformerDecoding, DraftersGiveArsTokensWhateverTheyPropose) {  // I1, I23
+TEST(TransformerDecoding, DraftersGiveArsTokensWhateverTheyPropose) {  // I23, I29
   constexpr PromptId kPrompts = 8;
   struct Arithmetic {
     WeightStorage weights;

@@ -446,7 +446,7 @@ class DraftingRowsTest
       std::pair{random_tokens(stream_, 4), random_tokens(stream_, kDraft)}};
 };
 
-TEST_P(DraftingRowsTest, ChangeNoOtherRowAndDoNotDependOnTheBatch) {
+TEST_P(DraftingRowsTest, ChangeNoOtherRowAndDoNotDependOnTheBatch) {  // I29
   InferenceTransformer plain = make_drafting(0, false);
   InferenceTransformer alone = make_drafting(0);
   std::vector<float> expected;
