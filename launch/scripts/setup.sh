@@ -7,7 +7,7 @@ set -euo pipefail
 packages=(g++ cmake ninja-build pkg-config python3 python3-numpy
   libopenmpi-dev openmpi-bin libhdf5-dev libtomlplusplus-dev libspdlog-dev libfmt-dev
   libsimdjson-dev nlohmann-json3-dev libicu-dev libpcre2-dev libcli11-dev zlib1g-dev libbz2-dev libzstd-dev
-  libeigen3-dev libxxhash-dev libseccomp-dev bubblewrap)
+  libxxhash-dev libseccomp-dev bubblewrap)
 # oneDNN is the benchmarks' comparison.
 test_packages=(git libgtest-dev libgmock-dev libbenchmark-dev libdnnl-dev)
 all_test_packages=(dpkg-dev file ccache clang-format clang-tidy-16

@@ -20,17 +20,11 @@ constexpr double kTop = 44;
 constexpr double kBottom = 336;
 constexpr double kWidth = 720;
 constexpr double kHeight = 420;
-constexpr int kCells = 24;
 constexpr const char* kInk = "#333333";
 // Okabe–Ito.
 constexpr std::array<const char*, 7> kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                                  "#e69f00", "#56b4e9", "#444444"};
-// Viridis: even steps in lightness work in grey, too.
-constexpr std::array<const char*, 9> kHeat = {"#440154", "#472c7a", "#3b518b", "#2c718e", "#21908d",
-                                              "#27ad81", "#5cc863", "#aadc32", "#fde725"};
-
 constexpr const char* kSolid = "stroke-width=\"2\"";
-constexpr const char* kDashed = "stroke-width=\"2\" stroke-dasharray=\"6 4\"";
 
 const char* colour_of(std::size_t series) { return kColours[series % kColours.size()]; }
 
@@ -153,28 +147,21 @@ class Drawing {
       x_.low = -0.5;
       x_.high = static_cast<double>(chart.x.names.size()) - 0.5;
     }
-    const double margin = chart.surface ? 0 : 0.03;
-    x_.close(groups() ? 0 : margin);
-    y_.close(groups() ? 0.15 : margin);
+    x_.close(groups() ? 0 : 0.03);
+    y_.close(groups() ? 0.15 : 0.03);
   }
 
   [[nodiscard]] std::string document() {
     axes();
-    if (chart_.surface) {
-      cells();
-    }
     for (std::size_t s = 0; s < chart_.series.size(); ++s) {
       const ChartSeries& series = chart_.series[s];
-      if (!groups() && !chart_.surface) {
+      if (!groups()) {
         line(s, series.raw, "stroke-opacity=\"0.25\"");
-        line(s, series.y, series.dashed ? kDashed : kSolid);
+        line(s, series.y, kSolid);
       }
       if (groups() || series.dots) {
         points(s);
       }
-    }
-    if (chart_.ring && x_.shows(chart_.ring->x) && y_.shows(chart_.ring->y)) {
-      ring(x_.pixel(chart_.ring->x), y_.pixel(chart_.ring->y));
     }
     const double height = legend() + 22;
     return fmt::format(
@@ -211,37 +198,6 @@ class Drawing {
             svg_text((x_.from + x_.to) / 2, kBottom + 36, chart_.x.label, "middle", 12) +
             svg_line(x_.from, kTop, x_.from, kBottom, kInk) +
             svg_line(x_.from, kBottom, x_.to, kBottom, kInk);
-  }
-
-  void cells() {
-    Axis key{{}, kBottom, kTop};
-    const auto value = [&](int row, int column) {
-      return chart_.surface(x_.value_at((column + 0.5) / kCells),
-                            y_.value_at((row + 0.5) / kCells));
-    };
-    for (int cell = 0; cell < kCells * kCells; ++cell) {
-      key.include(value(cell / kCells, cell % kCells));
-    }
-    key.close(0);
-    const double width = (x_.to - x_.from) / kCells;
-    const double height = (kBottom - kTop) / kCells;
-    // The column after the last one is the colour key.
-    for (int i = 0; i < kCells * (kCells + 1); ++i) {
-      const int row = i / (kCells + 1);
-      const int column = i % (kCells + 1);
-      const double share = column == kCells ? (row + 0.5) / kCells
-                                            : (value(row, column) - key.low) / (key.high - key.low);
-      if (std::isfinite(share)) {
-        // Overlapping cells show no seams.
-        svg_ += svg_rect(x_.from + width * column + (column == kCells ? 12 : 0),
-                         kBottom - height * (row + 1), width + 0.4, height + 0.4,
-                         kHeat[static_cast<std::size_t>(0.999 * share * kHeat.size())]);
-      }
-    }
-    for (const double tick : key.ticks()) {
-      svg_ += svg_text(x_.to + 38, key.pixel(tick) + 4, fmt::format("{:.6g}", tick), "start", 11);
-    }
-    svg_ += upright_text(kWidth - 8, chart_.surface_label);
   }
 
   void line(std::size_t s, const std::vector<double>& values, const char* more) {
@@ -289,28 +245,18 @@ class Drawing {
     }
   }
 
-  void ring(double x, double y) {
-    svg_ += fmt::format(
-                "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"8\" fill=\"none\" stroke=\"#d55e00\" "
-                "stroke-width=\"3\"/>\n",
-                x, y) +
-            svg_text(x, y > kTop + 30 ? y - 14 : y + 24, chart_.ring->label,
-                     x < kWidth / 2 ? "start" : "end", 12,
-                     "paint-order=\"stroke\" stroke=\"white\" stroke-width=\"4\"");
-  }
-
   // Returns the last line's height.
   double legend() {
     double x = kLeft;
     double y = kHeight - 22;
-    for (std::size_t s = 0; s < chart_.series.size() && !chart_.surface; ++s) {
+    for (std::size_t s = 0; s < chart_.series.size(); ++s) {
       const ChartSeries& series = chart_.series[s];
       const double width = 48 + text_width(series.name, 12);
       if (x > kLeft && x + width > kWidth) {
         x = kLeft;
         y += 18;
       }
-      svg_ += svg_line(x, y, x + 24, y, colour_of(s), series.dashed ? kDashed : kSolid) +
+      svg_ += svg_line(x, y, x + 24, y, colour_of(s), kSolid) +
               svg_text(x + 30, y + 4, series.name, "start", 12);
       x += width;
     }
@@ -318,7 +264,7 @@ class Drawing {
   }
 
   const Chart& chart_;
-  Axis x_{chart_.x, kLeft, chart_.surface ? kRight - 90 : kRight};
+  Axis x_{chart_.x, kLeft, kRight};
   Axis y_{chart_.y, kBottom, kTop};
   std::string svg_;
 };

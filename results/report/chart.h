@@ -1,9 +1,7 @@
 #pragma once
 
-/// SVG charts for colour-blind readers, too: lines, bars with intervals, surfaces.
+/// SVG charts for colour-blind readers, too: lines, and bars with intervals.
 
-#include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,12 +14,6 @@ struct ChartAxis {
   std::vector<std::string> names = {};  ///< Groups at x = 0, 1, …; x axis only.
 };
 
-struct ChartPoint {
-  double x = 0;
-  double y = 0;
-  std::string label = {};
-};
-
 /// Leaves out points with a non-finite coordinate.
 struct ChartSeries {
   std::string name;
@@ -30,7 +22,6 @@ struct ChartSeries {
   std::vector<double> low = {};  ///< Error bars of dots and groups.
   std::vector<double> high = {};
   std::vector<double> raw = {};  ///< Before smoothing to y: a faint line.
-  bool dashed = false;           ///< For fits.
   bool dots = false;             ///< For measurements.
 };
 
@@ -40,10 +31,6 @@ struct Chart {
   ChartAxis x = {};
   ChartAxis y = {};
   std::vector<ChartSeries> series = {};
-  std::optional<ChartPoint> ring = {};  ///< Marks the best point.
-  /// If set: colours cells. Called only within the data's range.
-  std::function<double(double x, double y)> surface = {};
-  std::string surface_label = {};
 };
 
 /// Returns a document of 720 × 420, higher if the legend needs several lines.

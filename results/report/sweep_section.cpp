@@ -7,9 +7,8 @@
 #include <functional>
 #include <iterator>
 #include <map>
-#include <optional>
+#include <numeric>
 
-#include "results/analysis/polynomial_surface.h"
 #include "results/report/chart.h"
 #include "results/report/recorded_settings.h"
 #include "results/report/speed_figures.h"
@@ -24,7 +23,6 @@ constexpr const char* kSpeed = "tokens_per_second";
 constexpr double kBatch = 1;
 constexpr const char* kFurtherTasks = "further_tasks";
 constexpr const char* kBlockSize = "block_size";
-constexpr int kCurveSteps = 120;
 // As many as colours.
 constexpr std::size_t kMaxLines = 7;
 
@@ -94,26 +92,6 @@ std::string setting_text(const std::vector<std::string>& keys, const std::vector
     text += fmt::format("{}{} = {:.4g}", text.empty() ? "" : ", ", keys[k], values[k]);
   }
   return text;
-}
-
-// Interleaved tokens per second at batch 1.
-struct PointSpeed {
-  SurfacePoint point;
-  double low = 0;
-  double high = 0;
-};
-
-std::vector<PointSpeed> measured_speeds(const Sweep& sweep) {
-  std::vector<PointSpeed> speeds;
-  for (const ReportJson* figures : sweep.points) {
-    const ReportJson* const speed = speed_at(*figures, kBatch);
-    if (speed != nullptr && std::isfinite(json_number(*speed, kSpeed))) {
-      speeds.push_back({{sweep.inputs(*figures), json_number(*speed, kSpeed)},
-                        json_number(*speed, "tokens_per_second_low"),
-                        json_number(*speed, "tokens_per_second_high")});
-    }
-  }
-  return speeds;
 }
 
 // Returns the settings or, for the baseline, "AR" and those that decide its tokens.
@@ -187,117 +165,84 @@ std::string fastest_settings(const Sweep& sweep) {
   return text + speed_remarks(sweep.all_figures());
 }
 
-const SurfacePoint& fastest_point(const std::vector<PointSpeed>& speeds) {
-  const auto value = [](const PointSpeed& speed) { return speed.point.value; };
-  return std::ranges::max_element(speeds, {}, value)->point;
+// Returns a line over setting `key` for each setting of the others. `figures_of` returns the object
+// that has `value`, or null.
+template <class FiguresOf>
+std::vector<ChartSeries> lines_over(const Sweep& sweep, std::ptrdiff_t key,
+                                    const std::string& value, const FiguresOf& figures_of) {
+  std::vector<std::string> names = sweep.keys;
+  names.erase(names.begin() + key);
+  std::map<std::vector<double>, ChartSeries> lines;
+  for (const ReportJson* point : sweep.points) {
+    const ReportJson* const figures = figures_of(*point);
+    if (figures == nullptr) {
+      continue;
+    }
+    std::vector<double> others = sweep.inputs(*point);
+    others.erase(others.begin() + key);
+    ChartSeries& line = lines[others];
+    line.name = sweep.name() + (names.empty() ? "" : ", " + setting_text(names, others));
+    line.dots = true;
+    line.x.push_back(json_number((*point)["settings"], sweep.keys[static_cast<std::size_t>(key)]));
+    line.y.push_back(json_number(*figures, value));
+    line.low.push_back(json_number(*figures, value + "_low"));
+    line.high.push_back(json_number(*figures, value + "_high"));
+  }
+  std::vector<ChartSeries> result;
+  for (auto& [others, line] : lines) {
+    result.push_back(std::move(line));
+  }
+  return result;
 }
 
-// Plots speeds over the one key that varies, the fit if any, and AR.
-Chart speed_curve(const Sweep& sweep, const std::vector<PointSpeed>& speeds, std::size_t key,
-                  const std::optional<PolynomialSurface>& surface) {
-  const SurfacePoint& fastest = fastest_point(speeds);
-  ChartSeries measured{.name = "measured, 95 % interval", .dots = true};
-  for (const PointSpeed& speed : speeds) {
-    measured.x.push_back(speed.point.inputs[key]);
-    measured.y.push_back(speed.point.value);
-    measured.low.push_back(speed.low);
-    measured.high.push_back(speed.high);
+// Keeps the lines that reach highest.
+void limit_lines(ReportWriter& report, Chart& chart) {
+  if (chart.series.size() > kMaxLines) {
+    report.text += fmt::format("The figure shows the highest {} of {} settings.\n\n", kMaxLines,
+                               chart.series.size());
+    std::ranges::stable_sort(chart.series, std::greater<>(), [](const ChartSeries& line) {
+      return std::accumulate(line.y.begin(), line.y.end(), 0.0,
+                             [](double a, double b) { return std::fmax(a, b); });
+    });
+    chart.series.resize(kMaxLines);
   }
-  const double first = measured.x.front();
-  const double last = measured.x.back();
-  const bool geometric = surface ? surface->axes[key].geometric() : sweep.keys[key] == kBlockSize;
-  Chart chart{.title = "Speed of " + sweep.name(),
-              .x = {setting_name(sweep.keys[key]), geometric},
-              .y = {"tokens per second at batch 1, without prefill", false, true},
-              .series = {std::move(measured)},
-              .ring = ChartPoint{fastest.inputs[key], fastest.value, "fastest setting"}};
-  if (surface) {
-    ChartSeries fit{.name = fmt::format("polynomial of degree {}", surface->degree),
-                    .dashed = true};
-    std::vector<double> inputs = fastest.inputs;
-    for (int i = 0; i <= kCurveSteps; ++i) {
-      const double share = static_cast<double>(i) / kCurveSteps;
-      inputs[key] =
-          geometric ? first * std::pow(last / first, share) : std::lerp(first, last, share);
-      fit.x.push_back(inputs[key]);
-      fit.y.push_back(surface->evaluate(inputs));
-    }
-    chart.series.push_back(std::move(fit));
-  }
-  if (const ReportJson* const ar = speed_at(sweep.baseline, kBatch)) {
-    const double speed = json_number(*ar, kSpeed);
-    chart.series.push_back({"AR", {first, last}, {speed, speed}});
-  }
-  return chart;
 }
 
-// Plots two keys, with the others as in the fastest setting.
-Chart speed_surface(const Sweep& sweep, const std::vector<PointSpeed>& speeds, std::size_t first,
-                    std::size_t second, const PolynomialSurface& surface) {
-  const SurfacePoint& fastest = fastest_point(speeds);
-  ChartSeries measured{.name = "measured", .dots = true};
-  for (const PointSpeed& speed : speeds) {
-    std::vector<double> inputs = speed.point.inputs;
-    measured.x.push_back(inputs[first]);
-    measured.y.push_back(inputs[second]);
-    inputs[first] = fastest.inputs[first];
-    inputs[second] = fastest.inputs[second];
-    if (inputs != fastest.inputs) {
-      measured.x.pop_back();
-      measured.y.pop_back();
-    }
-  }
-  const auto value = [surface, first, second, inputs = fastest.inputs](double x, double y) mutable {
-    inputs[first] = x;
-    inputs[second] = y;
-    return surface.evaluate(inputs);
+// Returns null without a speed at batch 1.
+const ReportJson* measured_speed(const ReportJson& figures) {
+  const ReportJson* const speed = speed_at(figures, kBatch);
+  return speed != nullptr && std::isfinite(json_number(*speed, kSpeed)) ? speed : nullptr;
+}
+
+// Plots speed over the first key that varies, and AR's.
+void write_speed_figure(ReportWriter& report, const Sweep& sweep) {
+  const auto varies = [&](std::size_t key) {
+    return std::ranges::any_of(sweep.points, [&](const ReportJson* point) {
+      return sweep.inputs(*point)[key] != sweep.inputs(*sweep.points.front())[key];
+    });
   };
-  return {.title = "Speed of " + sweep.name(),
-          .x = {setting_name(sweep.keys[first]), surface.axes[first].geometric()},
-          .y = {setting_name(sweep.keys[second]), surface.axes[second].geometric()},
-          .series = {std::move(measured)},
-          .ring = ChartPoint{fastest.inputs[first], fastest.inputs[second],
-                             fmt::format("fastest setting: {:.0f}", fastest.value)},
-          .surface = value,
-          .surface_label = "tokens per second at batch 1"};
-}
-
-void write_speed_figure(ReportWriter& report, const Sweep& sweep,
-                        const std::vector<PointSpeed>& speeds) {
-  std::vector<SurfacePoint> points;
-  std::ranges::transform(speeds, std::back_inserter(points), &PointSpeed::point);
-  const std::optional<PolynomialSurface> surface = fit_surface(points);
-  if (!surface) {
-    report.missing.push_back(fmt::format(
-        "surface over {}: no polynomial predicts a setting left out better than the mean of the "
-        "others; measure more settings, or on a quieter machine",
-        sweep.name()));
+  std::size_t key = 0;
+  while (key + 1 < sweep.keys.size() && !varies(key)) {
+    ++key;
   }
-  std::vector<std::size_t> varied;
-  for (std::size_t k = 0; k < sweep.keys.size(); ++k) {
-    const auto differs = [&](const SurfacePoint& p) { return p.inputs[k] != points[0].inputs[k]; };
-    if (std::ranges::any_of(points, differs)) {
-      varied.push_back(k);
-    }
+  Chart chart{
+      .title = "Speed of " + sweep.name(),
+      .x = {setting_name(sweep.keys[key]), sweep.keys[key] == kBlockSize},
+      .y = {"tokens per second at batch 1, without prefill", false, true},
+      .series = lines_over(sweep, static_cast<std::ptrdiff_t>(key), kSpeed, measured_speed)};
+  if (chart.series.empty()) {
+    report.missing.push_back("speed of " + sweep.name() +
+                             ": no setting has a measured speed (evaluate.speed_problems)");
+    return;
   }
-  if (varied.empty() && sweep.keys.size() == 1) {
-    varied.push_back(0);
+  limit_lines(report, chart);
+  if (const ReportJson* const ar = measured_speed(sweep.baseline)) {
+    const double speed = json_number(*ar, kSpeed);
+    const auto& x = chart.series.front().x;
+    chart.series.push_back({"AR", {x.front(), x.back()}, {speed, speed}});
   }
-  const std::string figure_name = "sweep_speed_" + file_name_of(sweep.name());
-  const std::string fit =
-      surface ? fmt::format("; the fit misses a setting left out by {:.0f} tokens/s on average",
-                            surface->cross_validation_error)
-              : "";
-  if (varied.size() == 1) {
-    report.figure(figure_name, "Speed over " + sweep.keys[varied[0]] + fit,
-                  render_svg(speed_curve(sweep, speeds, varied[0], surface)));
-  } else if (varied.size() > 1 && surface) {
-    report.figure(
-        figure_name,
-        fmt::format("Speed over {} and {}{}{}", sweep.keys[varied[0]], sweep.keys[varied[1]],
-                    varied.size() > 2 ? ", the others as in the fastest setting" : "", fit),
-        render_svg(speed_surface(sweep, speeds, varied[0], varied[1], *surface)));
-  }
+  report.figure("sweep_speed_" + file_name_of(sweep.name()),
+                "Speed over " + sweep.keys[key] + ", with 95 % intervals", render_svg(chart));
 }
 
 std::string write_one_sweep(ReportWriter& report, const Sweep& sweep) {
@@ -308,13 +253,7 @@ std::string write_one_sweep(ReportWriter& report, const Sweep& sweep) {
       shown(json_number(*sweep.points.front(), "n"), ", {:.0f} problems"),
       sampling.empty() ? "" : ", ", sampling, settings_table(sweep), fastest_settings(sweep));
   report.text += tables;
-  const std::vector<PointSpeed> speeds = measured_speeds(sweep);
-  if (speeds.empty()) {
-    report.missing.push_back("speed of " + sweep.name() +
-                             ": no setting has a measured speed (evaluate.speed_problems)");
-  } else {
-    write_speed_figure(report, sweep, speeds);
-  }
+  write_speed_figure(report, sweep);
   return tables;
 }
 
@@ -328,34 +267,15 @@ void write_block_size_figure(ReportWriter& report, const std::vector<Sweep>& swe
     if (key == sweep.keys.end()) {
       continue;
     }
-    const auto place = key - sweep.keys.begin();
-    std::vector<std::string> names = sweep.keys;
-    names.erase(names.begin() + place);
-    std::map<std::vector<double>, ChartSeries> lines;
-    for (const ReportJson* point : sweep.points) {
-      std::vector<double> others = sweep.inputs(*point);
-      others.erase(others.begin() + place);
-      ChartSeries& line = lines[others];
-      line.name = sweep.name() + (names.empty() ? "" : ", " + setting_text(names, others));
-      line.dots = true;
-      line.x.push_back(json_number((*point)["settings"], kBlockSize));
-      line.y.push_back(json_number(*point, "tpf"));
-      line.low.push_back(json_number(*point, "tpf_low"));
-      line.high.push_back(json_number(*point, "tpf_high"));
-    }
-    for (auto& [others, line] : lines) {
-      chart.series.push_back(std::move(line));
-    }
+    std::ranges::move(lines_over(sweep, key - sweep.keys.begin(), "tpf",
+                                 [](const ReportJson& point) { return &point; }),
+                      std::back_inserter(chart.series));
   }
   if (chart.series.empty()) {
     report.missing.emplace_back("TPF over block size: the sweep does not vary block_size");
     return;
   }
-  if (chart.series.size() > kMaxLines) {
-    report.text += fmt::format("The figure shows the first {} of {} settings.\n\n", kMaxLines,
-                               chart.series.size());
-    chart.series.resize(kMaxLines);
-  }
+  limit_lines(report, chart);
   report.figure("tpf_block_size", "Tokens per forward pass over block size, with 95 % intervals",
                 render_svg(chart));
 }

@@ -64,9 +64,8 @@ Chart chart_of(const std::vector<double>& x, const std::vector<double>& y) {
 TEST(Chart, DrawsEverySeriesWithItsName) {
   Chart chart = chart_of({0, 1, 2}, {3, 2, 1});
   chart.series.push_back({.name = "b", .x = {0, 2}, .y = {1, 3}, .raw = {1, 2}});
-  chart.ring = ChartPoint{2, 1, "best"};
   const std::string svg = well_formed(chart);
-  for (const char* text : {">t<", ">x<", ">y<", ">a<", ">b<", ">best<", "stroke-opacity"}) {
+  for (const char* text : {">t<", ">x<", ">y<", ">a<", ">b<", "stroke-opacity"}) {
     EXPECT_THAT(svg, HasSubstr(text));
   }
   EXPECT_EQ(numbers(svg, "<polyline[^>]*points=\"([0-9.]+)").size(), 3U) << "b has two lines";
@@ -115,9 +114,6 @@ TEST(Chart, NothingAndValuesThatAreNotFiniteAreStillAPicture) {
     }
     chart.x = {.names = {"group"}};
     well_formed(chart);
-    chart.x = {};
-    chart.surface = [](double, double) { return kNan; };
-    well_formed(chart);
   }
 }
 
@@ -163,28 +159,6 @@ TEST(Chart, BarsAreAsHighAsTheirValuesAndHaveErrorBars) {
   svg = well_formed(chart);
   EXPECT_EQ(dots(svg, "cx").size(), 2U);
   EXPECT_GT(dots(svg, "cy")[0] - dots(svg, "cy")[1], 200);
-}
-
-TEST(Chart, ASurfaceIsCellsBetweenTheMeasuredPointsWithAKey) {
-  Chart chart = chart_of({8, 128, 32}, {0, 2, 1});
-  chart.x.logarithmic = true;
-  chart.surface_label = "speed";
-  double lowest = 1e9;
-  double highest = 0;
-  chart.surface = [&](double x, double /*y*/) {
-    lowest = std::min(lowest, x);
-    highest = std::max(highest, x);
-    return x;
-  };
-  const std::string svg = well_formed(chart);
-  EXPECT_GE(lowest, 8);
-  EXPECT_LE(highest, 128);
-  EXPECT_THAT(svg, HasSubstr(">speed<"));
-  const std::vector<double> x = dots(svg, "cx");
-  EXPECT_NEAR(x.at(2), (x.at(0) + x.at(1)) / 2, 0.2);
-  EXPECT_GT(numbers(svg, "<rect x=\"(72.0)\"[^>]*fill=\"#440154\"").size(), 10U);
-  EXPECT_EQ(numbers(svg, "<rect x=\"(72.0)\"[^>]*fill=\"#fde725\"").size(), 0U);
-  EXPECT_GT(numbers(svg, "fill=\"#fde(7)25\"").size(), 24U);
 }
 
 }  // namespace

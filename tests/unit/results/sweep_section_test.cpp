@@ -130,8 +130,7 @@ TEST_F(SweepSection, OneKeyIsATableSortedBySpeedAndACurve) {
   }
   EXPECT_THAT(tables_, HasSubstr("(40.0–60.0) | 0    |\n| 16 "));
   EXPECT_THAT(figure("sweep_speed_gsm8k_jacobi"),
-              AllOf(HasSubstr(">fastest setting<"), HasSubstr(">AR<"), HasSubstr("#222222"),
-                    HasSubstr(">measured, 95 % interval<"), HasSubstr(">polynomial of degree 2<")));
+              AllOf(HasSubstr(">gsm8k jacobi<"), HasSubstr(">AR<"), HasSubstr("#222222")));
   EXPECT_THAT(figure("tpf_block_size"), AllOf(HasSubstr("gsm8k jacobi"), HasSubstr("#222222")));
 }
 
@@ -172,16 +171,30 @@ TEST_F(SweepSection, EveryBatchHasItsFastestAndARemark) {
                                             "9.0 per core.**")));
 }
 
-TEST_F(SweepSection, TwoKeysAreASurfaceAndALineForEachValueOfTheOther) {
+TEST_F(SweepSection, TwoKeysAreALineForEachValueOfTheOther) {
   write(sweep_of({"block_size", "verification_size"}));
-  const std::string surface = figure("sweep_speed_gsm8k_jacobi");
-  EXPECT_THAT(surface, AllOf(HasSubstr(">block size<"), HasSubstr(">verification size<"),
-                             HasSubstr(">fastest setting: 104<"), HasSubstr("#fde725")));
-  const std::regex circle("<circle");
-  EXPECT_EQ(std::distance(std::sregex_iterator(surface.begin(), surface.end(), circle), {}), 16)
-      << "15 settings and a ring around the fastest";
-  EXPECT_THAT(report_.text, HasSubstr("misses a setting left out by 0 tokens/s"));
-  EXPECT_THAT(figure("tpf_block_size"), HasSubstr("gsm8k jacobi, verification_size = 4"));
+  for (const char* name : {"sweep_speed_gsm8k_jacobi", "tpf_block_size"}) {
+    const std::string svg = figure(name);
+    EXPECT_THAT(
+        svg, AllOf(HasSubstr(">block size<"), HasSubstr(">gsm8k jacobi, verification_size = 4<")));
+    const std::regex circle("<circle");
+    EXPECT_EQ(std::distance(std::sregex_iterator(svg.begin(), svg.end(), circle), {}), 15);
+  }
+}
+
+TEST_F(SweepSection, OfManyLinesTheHighestAreShown) {
+  ReportJson sweep = sweep_of({"block_size", "verification_size"});
+  const ReportJson first = sweep["points"][0];
+  for (int i = 10; i < 16; ++i) {
+    sweep["points"].push_back(first);
+    sweep["points"].back()["settings"]["verification_size"] = i;
+    sweep["points"].back()["speed"][0]["tokens_per_second"] = 100 + i;
+  }
+  write(sweep);
+  EXPECT_THAT(report_.text, HasSubstr("The figure shows the highest 7 of 9 settings."));
+  EXPECT_THAT(figure("sweep_speed_gsm8k_jacobi"),
+              AllOf(HasSubstr("_size = 4<"), HasSubstr("_size = 15<"), Not(HasSubstr("_size = 2<")),
+                    HasSubstr(">AR<")));
 }
 
 TEST_F(SweepSection, SpeedsWithoutRepeatsAreNotShown) {
@@ -202,8 +215,7 @@ TEST_F(SweepSection, TwoKeysOfWhichOneVariesAreACurve) {
     point["settings"]["a_constant"] = 7;
   }
   write(sweep);
-  EXPECT_THAT(figure("sweep_speed_gsm8k_jacobi"),
-              AllOf(HasSubstr(">block size<"), HasSubstr("polynomial of degree")));
+  EXPECT_THAT(figure("sweep_speed_gsm8k_jacobi"), HasSubstr(">block size<"));
 }
 
 TEST_F(SweepSection, FurtherTasksHaveTheirOwnPartsAndShareAFigure) {
@@ -221,8 +233,6 @@ TEST_F(SweepSection, FurtherTasksHaveTheirOwnPartsAndShareAFigure) {
 TEST_F(SweepSection, WhatIsTooLittleIsSaid) {
   ReportJson sweep = sweep_of({"block_size"});
   sweep["points"] = ReportJson::array({sweep["points"][0]});
-  write(sweep);
-  EXPECT_THAT(report_.missing, Contains(HasSubstr("surface over gsm8k jacobi")));
   sweep["points"][0]["speed"][0]["tokens_per_second"] = nullptr;
   write(sweep);
   EXPECT_THAT(report_.missing, Contains(HasSubstr("no setting has a measured speed")));
@@ -230,19 +240,6 @@ TEST_F(SweepSection, WhatIsTooLittleIsSaid) {
   sweep["points"] = ReportJson::array();
   write(sweep);
   EXPECT_THAT(report_.missing, Contains(HasSubstr("holds no measured setting")));
-}
-
-TEST_F(SweepSection, ScatterIsNotPredictedFrom) {
-  ReportJson sweep = sweep_of({"block_size"});
-  for (std::size_t i = 0; i < 5; ++i) {
-    sweep["points"][i]["speed"] =
-        speed_of(sweep["points"][i]["settings"]["block_size"].get<int>() % 3 == 1 ? 900 : 100);
-  }
-  write(sweep);
-  EXPECT_THAT(report_.text, AllOf(HasSubstr("Fastest by the clock"), Not(HasSubstr("fit"))));
-  EXPECT_THAT(report_.missing, Contains(HasSubstr("no polynomial predicts")));
-  EXPECT_THAT(figure("sweep_speed_gsm8k_jacobi"),
-              AllOf(HasSubstr(">fastest setting<"), Not(HasSubstr("polynomial"))));
 }
 
 TEST_F(SweepSection, WithoutABaselineThereIsNoSpeedUp) {

@@ -20,7 +20,7 @@ class Jforge(CMakePackage, CudaPackage):
     depends_on("cuda@12.4:", when="+cuda")
     depends_on("mpi")
     depends_on("hdf5~mpi")
-    for library in ("bzip2", "cli11", "eigen", "fmt", "icu4c", "libseccomp", "nlohmann-json", "pcre2",
+    for library in ("bzip2", "cli11", "fmt", "icu4c", "libseccomp", "nlohmann-json", "pcre2",
                     "simdjson", "spdlog +fmt_external", "tomlplusplus", "xxhash", "zlib-api", "zstd"):
         depends_on(library)
 
