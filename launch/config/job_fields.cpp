@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "launch/config/removed_keys.h"
-
 namespace jforge {
 
 // Found by FieldList::add through SweepAxis's namespace.
@@ -542,7 +540,7 @@ std::vector<ConfigField> all_fields(JobConfig& config) {
   add_generate(fields, config.generate);
   add_rounds(fields, config.rounds);
   add_train(fields, config.train);
-  fields.in("train", kRun);
+  fields.in("train", kRun, kOfLoss);
   fields.add_enum(
       "recipe", config.recipe, kOperational, kRecipes,
       "Settings by one name, which sets the keys that follow from it (those are identity): "
@@ -749,21 +747,9 @@ std::vector<ConfigField> finetune_fields(FinetuneConfig& config) {
   return applicable(all_fields(config), ConfigFor::finetune);
 }
 
-Identity identity_of(JobConfig& config) {
-  Identity identity = identity_values(all_fields(config));
-  record_removed_keys(identity, ConfigFor::run, config.rounds.size(), config.compat);
-  return identity;
-}
-Identity identity_of(PretrainConfig& config) {
-  Identity identity = identity_values(all_fields(config));
-  record_removed_keys(identity, ConfigFor::pretrain);
-  return identity;
-}
-Identity identity_of(FinetuneConfig& config) {
-  Identity identity = identity_values(all_fields(config));
-  record_removed_keys(identity, ConfigFor::finetune);
-  return identity;
-}
+Identity identity_of(JobConfig& config) { return identity_values(all_fields(config)); }
+Identity identity_of(PretrainConfig& config) { return identity_values(all_fields(config)); }
+Identity identity_of(FinetuneConfig& config) { return identity_values(all_fields(config)); }
 
 JobConfig read_job_config(const std::string& text, const std::string& file_name,
                           const std::vector<std::string>& overrides) {

@@ -4,7 +4,6 @@
 #include <charconv>
 
 #include "launch/config/bounded_toml.h"
-#include "launch/config/removed_keys.h"
 #include "runtime/nearest_name.h"
 
 namespace jforge {
@@ -124,15 +123,10 @@ void TomlDocument::refuse_unknown_keys(const std::vector<ConfigField>& fields) c
       sections.push_back(section);
     }
   }
-  std::vector<std::string> removed;
   const auto check = [&](const std::string& section, const std::string& key,
                          const toml::node& node) {
     const std::string path = section + "." + key;
     if (std::ranges::find(paths, path) != paths.end()) {
-      return;
-    }
-    if (const auto advice = removed_key_advice(path)) {
-      removed.push_back(fmt::format("{}: {} is no key any more ({})", place(node), path, *advice));
       return;
     }
     std::string help = did_you_mean(path, paths);
@@ -171,10 +165,6 @@ void TomlDocument::refuse_unknown_keys(const std::vector<ConfigField>& fields) c
         }
       }
     }
-  }
-  if (!removed.empty()) {
-    throw ConfigError(fmt::format("{}; delete {}", fmt::join(removed, "; "),
-                                  removed.size() == 1 ? "it" : "them"));
   }
 }
 

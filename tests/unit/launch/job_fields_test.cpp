@@ -363,74 +363,17 @@ TEST(JobFields, ValuesThatContradictCompatibilityAreRefused) {
   EXPECT_EQ(refusal({"train.compat=none", "train.ar_weight=3.0"}), "nothing thrown");
 }
 
-TEST(RemovedKeys, AreRefusedOnOneLineWithAdvice) {
-  const std::string text = std::string(kSmallest) +
-                           "endpoint = \"inclusive\"\n"
-                           "[train]\nspike_guard_window = 32\nlearning_rate = 1e-5\n";
-  try {
-    static_cast<void>(read_job_config(text, "job.toml", {"sweep.tasks=[]"}));
-    FAIL() << "accepted";
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(
-        error.what(),
-        AllOf(HasSubstr("job.toml:9: rounds.1.endpoint is no key any more (set train.compat)"),
-              HasSubstr("job.toml:11: train.spike_guard_window is no key any more (it is"),
-              HasSubstr("--set: sweep.tasks is no key any more (set evaluate.tasks)"),
-              Not(HasSubstr("learning_rate")), Not(HasSubstr("\n"))));
-  }
-  EXPECT_THAT(refusal({"prompts.threads=2"}), HasSubstr("all cores); delete it"));
-  EXPECT_THROW(static_cast<void>(read_pretrain_config("", "p.toml", {"pretrain.device=cpu"})),
-               ConfigError);
-}
-
-// What the version before the removal recorded for these keys by default.
-const std::map<std::string, std::string> kRecordedInTraining{
-    {"train.reduction", toml_quoted("token_mean")},
-    {"train.spike_guard_measure", toml_quoted("loss")},
-    {"train.spike_guard_window", "32"},
-    {"train.spike_guard_patience", "8"},
-    {"train.early_stop_max_new_tokens", ""},
-    {"train.early_stop_measure", toml_quoted("either")},
-    {"train.early_stop_min_gain", "0.01"}};
-
-TEST(RemovedKeys, RunsThatRecordedTheirDefaultsGoOn) {
+TEST(JobFields, LossesBeforeAndAfterAnotherCompatDoNotCompare) {
   JobConfig config = small_job();
-  const Identity identity = identity_of(config);
-  expect_values(identity, kRecordedInTraining);
-  expect_values(identity, {{"rounds.1.endpoint", toml_quoted("inclusive")},
-                           {"rounds.1.measure", toml_quoted("prefix")},
-                           {"rounds.1.target", toml_quoted("ratio")},
-                           {"train.filter_sentence_repeats", "0"},
-                           {"train.filter_min_tokens", "0"},
-                           {"train.filter_max_tokens", ""}});
-  EXPECT_EQ(identity.size(), identity_values(job_fields(config)).size() + 13);
-  EXPECT_TRUE(identity.change_of("train.reduction").other_loss);
-  EXPECT_EQ(identity.change_of("train.filter_min_tokens").fixed_from, FixedFrom::round);
-  JobConfig paper = small_job({"train.compat=paper"});
-  expect_values(identity_of(paper), {{"rounds.1.endpoint", toml_quoted("exclusive")},
-                                     {"rounds.1.measure", toml_quoted("positionwise")},
-                                     {"rounds.1.target", toml_quoted("ceil_count")},
-                                     {"train.reduction", toml_quoted("paper")}});
-  JobConfig repo = small_job({"train.compat=repo"});
-  expect_values(identity_of(repo), {{"rounds.1.endpoint", toml_quoted("inclusive")},
-                                    {"train.reduction", toml_quoted("repo")}});
-  Identity other = identity;
-  other["train.spike_guard_window"] = "16";
-  EXPECT_THAT(identity_differences(other, identity),
-              ::testing::ElementsAre(IdentityDifference{"train.spike_guard_window", "16", "32"}));
+  EXPECT_TRUE(identity_of(config).change_of("train.compat").other_loss);
 }
 
-TEST(RemovedKeys, TrainingsOnPairsThatRecordedTheirDefaultsGoOn) {
+TEST(FinetuneFields, TheIdentityHoldsKeysOfEveryTraining) {
   FinetuneConfig finetune;
-  expect_values(identity_of(finetune), kRecordedInTraining);
   EXPECT_FALSE(identity_of(finetune).contains("train.filter_min_tokens"));
   PretrainConfig pretrain;
   const Identity identity = identity_of(pretrain);
-  expect_values(identity, kRecordedInTraining);
-  expect_values(identity, {{"pretrain.question_field", toml_quoted("question")},
-                           {"pretrain.answer_field", toml_quoted("answer")},
-                           {"pretrain.rms_norm_eps", "1e-06"},
-                           {"train.consistency_weight", "1.0"}});
+  expect_values(identity, {{"train.consistency_weight", "1.0"}});
   EXPECT_FALSE(identity.contains("model.compute"));
 }
 
