@@ -9,7 +9,6 @@
 #include "model/kernels/kernel_set.h"
 #include "runtime/comm/hang_watchdog.h"
 #include "runtime/comm/local_rank.h"
-#include "runtime/comm/virtual_world.h"
 #include "runtime/error.h"
 #include "runtime/fault_injection.h"
 #include "runtime/phase_clock.h"
@@ -18,6 +17,7 @@
 #include "tests/support/message_of.h"
 #include "tests/support/mpi_test.h"
 #include "tests/support/tested_kernel_set.h"
+#include "tests/support/virtual_world.h"
 
 namespace jforge {
 namespace {

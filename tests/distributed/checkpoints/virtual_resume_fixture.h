@@ -15,10 +15,10 @@
 
 #include "checkpoints/checkpoint_reader.h"
 #include "checkpoints/checkpoint_writer.h"
-#include "runtime/comm/virtual_world.h"
 #include "tests/distributed/workers/zero_fixture.h"
 #include "tests/support/shard_of.h"
 #include "tests/support/tested_kernel_set.h"
+#include "tests/support/virtual_world.h"
 #include "workers/train/training_checkpoint.h"
 
 namespace jforge::test {

@@ -11,11 +11,11 @@
 
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/tensor_collectives.h"
-#include "runtime/comm/virtual_world.h"
 #include "runtime/error.h"
 #include "tests/distributed/comm/tensor_collective_cases.h"
 #include "tests/support/message_of.h"
 #include "tests/support/mpi_test.h"
+#include "tests/support/virtual_world.h"
 
 namespace jforge {
 namespace {

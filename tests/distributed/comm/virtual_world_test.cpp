@@ -1,6 +1,6 @@
 // Virtual ranks: everything that takes a communicator, on 1 to 64 threads of this process.
 
-#include "runtime/comm/virtual_world.h"
+#include "tests/support/virtual_world.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

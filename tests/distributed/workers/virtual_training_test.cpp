@@ -12,12 +12,12 @@
 #include <tuple>
 
 #include "runtime/comm/failure_agreement.h"
-#include "runtime/comm/virtual_world.h"
 #include "runtime/error.h"
 #include "tests/distributed/workers/late_collectives.h"
 #include "tests/distributed/workers/zero_fixture.h"
 #include "tests/support/kernel_calls.h"
 #include "tests/support/shard_of.h"
+#include "tests/support/virtual_world.h"
 
 namespace jforge {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/comm/virtual_world.h"
+#include "tests/support/virtual_world.h"
 
 #include <fmt/format.h>
 
