@@ -22,7 +22,7 @@ namespace jforge {
 /// Rules strict-match (lm-eval), the first "#### (\-?[0-9\.\,]+)", and flexible-extract
 /// (lm-eval-flexible), the last "(-?[$0-9.,]{2,})|(-?[0-9]+)", compare text without ",", "$" and a
 /// final ".", as lm-eval (12.0 is not 12).
-class Gsm8kTask final : public Task {
+class Gsm8kTask : public Task {
  public:
   /// Throws ConfigError naming the styles if `options.prompt_style` is unknown or an old name.
   explicit Gsm8kTask(const TaskOptions& options);

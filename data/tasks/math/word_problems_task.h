@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include "data/tasks/math/gsm8k_task.h"
-#include "data/tasks/task.h"
 
 namespace jforge {
 
@@ -12,7 +11,7 @@ namespace jforge {
 /// (launch/quickstart/make_ledger.py) has answers of many lines. Both come from a few dozen
 /// templates, so scores do not compare with published ones. The only prompt style is "plain";
 /// extraction and comparison are Gsm8kTask's for plain.
-class WordProblemsTask final : public Task {
+class WordProblemsTask final : public Gsm8kTask {
  public:
   enum class Problems : std::uint8_t { word_problems, ledger };
 
@@ -26,22 +25,14 @@ class WordProblemsTask final : public Task {
   [[nodiscard]] std::string version() const override;
   /// Reads NAME/test.jsonl(.gz), test.jsonl(.gz) or a file of that form.
   [[nodiscard]] std::vector<TaskRecord> load(const std::filesystem::path& data) const override;
-  [[nodiscard]] TaskPrompt prompt(const TaskRecord& record) const override;
   /// Exceeds the scripts' longest answers.
   [[nodiscard]] std::int64_t default_max_new_tokens() const override {
     return problems_ == Problems::ledger ? 512 : 64;
   }
   [[nodiscard]] std::vector<std::string> stop_texts() const override { return {}; }
-  [[nodiscard]] std::optional<std::string> extract(std::string_view completion,
-                                                   const TaskRecord& record) const override;
-  [[nodiscard]] std::optional<TaskRecord> reference_record(
-      std::string_view reference) const override;
-  [[nodiscard]] Verdict grade(const std::optional<std::string>& answer, const TaskRecord& record,
-                              CodeRunner* runner) const override;
 
  private:
   Problems problems_;
-  Gsm8kTask numbers_;
 };
 
 }  // namespace jforge
