@@ -22,8 +22,8 @@ import os
 import random
 import sys
 
-from make_word_problems import (BOYS, CONTAINERS, DAYS, EQUATION, GIRLS, PLACES, THINGS, hashed, require_disjoint,
-                                write_jsonl_gz)
+from make_word_problems import (BOYS, CONTAINERS, DAYS, EQUATION, GIRLS, PLACES, THINGS, hashed, read_words,
+                                require_disjoint, write_jsonl_gz)
 
 LARGEST = 99  # The largest number in a ledger.
 MOST_PACKED = 2  # Changes "k containers of g" at most: their lines are twice as long.
@@ -31,35 +31,7 @@ START, AMOUNT, FACTOR = (20, 80), (2, 30), (2, 5)
 
 # Each change: sign, question wording, answer wording. Fields: He/he/him owner; m friend; t things; p place; d day; a
 # amount, or k containers c of g each.
-CHANGES = [
-    ("+", "{He} buys {a} {t} at the {p}.", "Bought at the {p}"),
-    ("+", "At the {p} {he} picks up {a} more.", "Picked up at the {p}"),
-    ("+", "{m} gives {him} {a}.", "From {m}"),
-    ("+", "{He} wins {a} from {m}.", "Won from {m}"),
-    ("+", "{He} finds {a} on {d}.", "Found on {d}"),
-    ("+", "On {d} {a} {t} come by post.", "By post on {d}"),
-    ("+", "{m} brings back {a} of them.", "Back from {m}"),
-    ("+", "{He} gets {a} for helping {m}.", "For helping {m}"),
-    ("+", "{He} opens {k} {c} of {g}.", "Opened {k} {c} of {g}"),
-    ("+", "{m} leaves {him} {k} {c} with {g} in each.", "Left by {m}, {k} {c} of {g}"),
-    ("-", "{He} sells {a} {t} at the {p}.", "Sold at the {p}"),
-    ("-", "At the {p} {he} trades {a} away.", "Traded at the {p}"),
-    ("-", "{He} gives {m} {a}.", "To {m}"),
-    ("-", "{m} borrows {a}.", "Lent to {m}"),
-    ("-", "{He} loses {a} on {d}.", "Lost on {d}"),
-    ("-", "On {d} {a} {t} break.", "Broken on {d}"),
-    ("-", "{He} sends {a} by post on {d}.", "Sent on {d}"),
-    ("-", "{m} wins {a} of them.", "Won by {m}"),
-    ("-", "{He} packs {k} {c} of {g} for {m}.", "Packed for {m}, {k} {c} of {g}"),
-    ("-", "{k} {c} of {g} go to the {p}.", "To the {p}, {k} {c} of {g}"),
-]
-STARTS = [
-    ("{n} has {x} {t}.", "At the start: {x}."),
-    ("{n} begins with {x} {t}.", "Beginning: {x}."),
-    ("There are {x} {t} in the box of {n}.", "In the box: {x}."),
-]
-ENDS = ["How many {t} does {n} have at the end?", "How many {t} are left in the end?",
-        "How many {t} does {n} have after all this?"]
+CHANGES, STARTS, ENDS = read_words("ledger.json").values()
 
 
 def is_packed(index):

@@ -27,12 +27,17 @@ import re
 import sys
 from collections import Counter
 
+
+def read_words(name):
+    """Returns the words and wordings of the file NAME beside this script."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), name), encoding="utf-8") as file:
+        return json.load(file)
+
+
 # Words, and templates. A template has ranges of drawn numbers, rules for derived ones (each in 1..LARGEST), question
 # wordings and an answer. Fields: n, m names with he/He/his and she/She/her for the first and the second; t things, u
 # other things; c1, c container(s); p place; d day; w1, w ware(s); j job; f plants; c_ the number c beside containers.
-with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "word_problems.json"), encoding="utf-8") as file:
-    SOURCE = json.load(file)
-BOYS, GIRLS, THINGS, CONTAINERS, PLACES, DAYS, WARES, JOBS, PLANTS, TEMPLATES = SOURCE.values()
+BOYS, GIRLS, THINGS, CONTAINERS, PLACES, DAYS, WARES, JOBS, PLANTS, TEMPLATES = read_words("word_problems.json").values()
 
 LARGEST = 150
 EQUATION = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)")
