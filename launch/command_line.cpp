@@ -9,7 +9,6 @@
 #include <charconv>
 #include <ctime>
 #include <iostream>
-#include <limits>
 #include <map>
 #include <memory>
 #include <ranges>
@@ -90,32 +89,24 @@ CLI::Option* one_of(CLI::Option* option, const std::vector<std::string>& words) 
       ->type_name(fmt::format("{}", fmt::join(words, "|")));
 }
 
-// CLI11's check prints a bound of 309 digits and accepts numbers beyond the option's type.
-CLI::Validator positive_number() {
-  return {[](const std::string& text) {
-            std::int32_t value = 0;
+// CLI11's own checks print a bound of 309 digits, and accept negative numbers and those beyond the
+// option's type.
+template <class T>
+CLI::Validator whole_number(T least, const char* most, const char* type) {
+  return {[=](const std::string& text) {
+            T value = 0;
             const char* const end = text.data() + text.size();
             const auto [rest, error] = std::from_chars(text.data(), end, value);
-            const bool holds = error == std::errc() && rest == end && value > 0;
-            return holds ? ""
-                         : fmt::format("must be a whole number from 1 to {}, not {}",
-                                       std::numeric_limits<std::int32_t>::max(), text);
+            return error == std::errc() && rest == end && value >= least
+                       ? ""
+                       : fmt::format("must be a whole number from {} to {}, not {}", least, most,
+                                     text);
           },
-          "POSITIVE"};
+          type};
 }
 
-// CLI11 accepts negative numbers and those beyond 64 bits, too.
-CLI::Validator seed_number() {
-  return {[](const std::string& text) {
-            std::uint64_t value = 0;
-            const char* const end = text.data() + text.size();
-            const auto [rest, error] = std::from_chars(text.data(), end, value);
-            const bool holds = error == std::errc() && rest == end;
-            return holds ? ""
-                         : fmt::format("must be a whole number from 0 to 2^64 - 1, not {}", text);
-          },
-          "UINT"};
-}
+CLI::Validator positive_number() { return whole_number<std::int32_t>(1, "2147483647", "POSITIVE"); }
+CLI::Validator seed_number() { return whole_number<std::uint64_t>(0, "2^64 - 1", "UINT"); }
 
 // Words and values are the configuration's; without the option `value` stays "auto".
 template <class Enum, std::size_t N>
