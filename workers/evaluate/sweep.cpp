@@ -102,18 +102,24 @@ std::vector<DecodingSettings> SweepConfig::points() const {
   return points;
 }
 
+DecodingMethod varied_method(std::string_view name, const DecodingSettings& fixed,
+                             const DecodingSettings& varied, std::uint64_t seed) {
+  DecodingSettings settings = fixed;
+  for (const auto& [key, value] : varied) {
+    settings.insert_or_assign(key, value);
+  }
+  DecodingMethod method = make_decoding_method(name, settings, seed);
+  method.label = variant_label(name, varied);
+  return method;
+}
+
 std::vector<DecodingMethod> sweep_methods(const SweepConfig& sweep, const DecodingSettings& fixed,
                                           std::uint64_t seed) {
   sweep.validate();
   std::vector<DecodingMethod> methods;
   methods.push_back(make_decoding_method(kBaselineMethod, fixed, seed));
   for (const DecodingSettings& point : sweep.points()) {
-    DecodingSettings settings = fixed;
-    for (const auto& [key, value] : point) {
-      settings.insert_or_assign(key, value);
-    }
-    methods.push_back(make_decoding_method(sweep.method, settings, seed));
-    methods.back().label = variant_label(sweep.method, point);
+    methods.push_back(varied_method(sweep.method, fixed, point, seed));
   }
   return methods;
 }

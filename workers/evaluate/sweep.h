@@ -34,6 +34,9 @@ struct SweepConfig {
   [[nodiscard]] std::vector<DecodingSettings> points() const;
 };
 
+/// Returns the method with `varied` over `fixed`, labelled by `varied`.
+[[nodiscard]] DecodingMethod varied_method(std::string_view name, const DecodingSettings& fixed,
+                                           const DecodingSettings& varied, std::uint64_t seed);
 /// The baseline, then one method per point. `fixed`: settings of no axis. Throws ConfigError as
 /// validate().
 [[nodiscard]] std::vector<DecodingMethod> sweep_methods(const SweepConfig& sweep,

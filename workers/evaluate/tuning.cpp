@@ -23,6 +23,7 @@
 #include "runtime/text_seal.h"
 #include "workers/evaluate/evaluation_plan.h"
 #include "workers/evaluate/speed_measurement.h"
+#include "workers/evaluate/sweep.h"
 
 namespace jforge {
 
@@ -237,17 +238,6 @@ class Tuner {
   std::vector<Passes> passes_;  ///< By method.
 };
 
-DecodingMethod variant(std::string_view name, const DecodingSettings& fixed,
-                       const DecodingSettings& varied, std::uint64_t seed) {
-  DecodingSettings settings = fixed;
-  for (const auto& [key, value] : varied) {
-    settings.insert_or_assign(key, value);
-  }
-  DecodingMethod method = make_decoding_method(name, settings, seed);
-  method.label = variant_label(name, varied);
-  return method;
-}
-
 bool has_key(std::string_view method, std::string_view key) {
   const std::vector<std::string> keys = decoding_method_keys(method);
   return std::ranges::find(keys, key) != keys.end();
@@ -349,7 +339,7 @@ std::vector<DecodingMethod> block_size_candidates(std::span<const std::string> m
   for (const std::string& name : methods) {
     for (const std::int64_t block_size : kBlockSizes) {
       if (has_key(name, "block_size")) {
-        candidates.push_back(variant(name, fixed, {{"block_size", block_size}}, seed));
+        candidates.push_back(varied_method(name, fixed, {{"block_size", block_size}}, seed));
       }
     }
   }
@@ -367,11 +357,11 @@ std::vector<DecodingMethod> tuning_candidates(std::span<const std::string> metho
     const std::int64_t block_size = plain.settings.at("block_size").get<std::int64_t>();
     // One block that is verified alone is Jacobi decoding with the shrinking window.
     for (const auto& [blocks, verified] : {std::pair(2, 1), std::pair(1, 4), std::pair(2, 4)}) {
-      candidates.push_back(variant(plain.name, fixed,
-                                   {{"block_size", block_size},
-                                    {"blocks", std::int64_t{blocks}},
-                                    {"verification_size", std::int64_t{verified}}},
-                                   seed));
+      candidates.push_back(varied_method(plain.name, fixed,
+                                         {{"block_size", block_size},
+                                          {"blocks", std::int64_t{blocks}},
+                                          {"verification_size", std::int64_t{verified}}},
+                                         seed));
     }
   }
   return candidates;
