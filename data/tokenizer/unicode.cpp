@@ -8,6 +8,7 @@
 #include <unicode/unistr.h>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -139,6 +140,20 @@ std::string replaced_utf8(std::string_view text) {
   icu::UnicodeString::fromUTF8({text.data(), static_cast<int32_t>(text.size())})
       .toUTF8String(valid);
   return valid;
+}
+
+std::string replaced(std::string_view text, std::string_view old, std::string_view by) {
+  std::string out;
+  for (const char* found = nullptr;; text.remove_prefix(old.size())) {
+    // Unlike find(), in linear time.
+    found = static_cast<const char*>(memmem(text.data(), text.size(), old.data(), old.size()));
+    if (found == nullptr) {
+      return out += text;
+    }
+    const auto at = static_cast<std::size_t>(found - text.data());
+    (out += text.substr(0, at)) += by;
+    text.remove_prefix(at);
+  }
 }
 
 std::string to_nfc(std::string_view text) {

@@ -17,6 +17,9 @@ void require_valid_utf8(std::string_view text, std::string_view what);
 /// character.
 std::string replaced_utf8(std::string_view text);
 
+/// Replaces in one pass. Requires: `old` is not empty.
+std::string replaced(std::string_view text, std::string_view old, std::string_view by);
+
 /// Returns normalisation form C. Requires: well-formed UTF-8. Throws DataError from 2 GiB on.
 std::string to_nfc(std::string_view text);
 

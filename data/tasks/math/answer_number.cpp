@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "data/tokenizer/unicode.h"
 #include "runtime/ascii.h"
 
 namespace jforge {
@@ -552,20 +553,6 @@ std::optional<std::string_view> last_boxed(std::string_view text) {
     }
   }
   return last;
-}
-
-std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
-  std::string result;
-  result.reserve(text.size());
-  std::size_t begin = 0;
-  for (std::size_t at = text.find(from); at != std::string_view::npos;
-       at = text.find(from, begin)) {
-    result += text.substr(begin, at - begin);
-    result += to;
-    begin = at + from.size();
-  }
-  result += text.substr(begin);
-  return result;
 }
 
 std::string plain_latex(std::string_view text) {

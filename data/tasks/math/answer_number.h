@@ -38,10 +38,6 @@ namespace jforge {
 /// after "\boxed 5" the line up to "$". Linear time.
 [[nodiscard]] std::optional<std::string_view> last_boxed(std::string_view text);
 
-/// Replaces in one pass. Requires: `from` is not empty.
-[[nodiscard]] std::string replaced(std::string_view text, std::string_view from,
-                                   std::string_view to);
-
 /// Converts "\frac{a}{b}" (also \dfrac, \tfrac) of plain integers to "a/b", "\$" to "$", "\%" to
 /// "%", "{,}" to ","; drops spacing commands. Linear time.
 [[nodiscard]] std::string plain_latex(std::string_view text);

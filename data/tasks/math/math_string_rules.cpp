@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "data/tasks/math/answer_number.h"
+#include "data/tokenizer/unicode.h"
 #include "runtime/ascii.h"
 
 namespace jforge {

@@ -5,6 +5,7 @@
 
 #include "data/tokenizer/jinja/builtins_internal.h"
 #include "data/tokenizer/jinja/text_internal.h"
+#include "data/tokenizer/unicode.h"
 
 namespace jforge::jinja {
 namespace {

@@ -161,16 +161,4 @@ std::vector<std::string_view> split(std::string_view text, std::string_view sepa
   return parts;
 }
 
-std::string replaced(std::string_view text, std::string_view old, std::string_view by) {
-  std::string out;
-  std::size_t begin = 0;
-  while (true) {
-    const std::size_t at = find_text(text, old, begin);
-    if (at == std::string_view::npos) return out += text.substr(begin);
-    out += text.substr(begin, at - begin);
-    out += by;
-    begin = at + old.size();
-  }
-}
-
 }  // namespace jforge::jinja

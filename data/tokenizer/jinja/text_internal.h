@@ -29,7 +29,4 @@ std::string titled(std::string_view text);
 /// Makes at most `most` splits, unless negative. Requires: `separator` is not empty.
 std::vector<std::string_view> split(std::string_view text, std::string_view separator,
                                     std::int64_t most, bool from_right);
-/// Requires: `old` is not empty.
-std::string replaced(std::string_view text, std::string_view old, std::string_view by);
-
 }  // namespace jforge::jinja
