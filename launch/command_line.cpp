@@ -506,16 +506,13 @@ void add_artefacts(CLI::App& app, CommandLine& line) {
         ->capture_default_str();
     sub->callback([&line, options] { run_single(line, options, export_command); });
   }
-  const auto add_path = [&](const char* name, const char* help, const char* type, const char* what,
-                            ExitCode (*command)(const std::filesystem::path&)) {
+  {
     auto path = std::make_shared<std::filesystem::path>();
-    CLI::App* sub = app.add_subcommand(name, help);
-    sub->add_option("path", *path, what)->type_name(type)->required();
-    sub->callback([&line, path, command] { run_single(line, path, command); });
-  };
-  add_path("verify", "Check any artefact: checksums, completeness, consistency", "PATH", kArtefacts,
-           verify_command);
-  add_path("top", "Show how far a run is, until it ends", "DIR", "Run directory", top_command);
+    CLI::App* sub =
+        app.add_subcommand("verify", "Check any artefact: checksums, completeness, consistency");
+    sub->add_option("path", *path, kArtefacts)->type_name("PATH")->required();
+    sub->callback([&line, path] { run_single(line, path, verify_command); });
+  }
   {
     struct Paths {
       std::filesystem::path first;

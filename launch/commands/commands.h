@@ -173,8 +173,6 @@ struct ExportOptions {
 
 [[nodiscard]] ExitCode verify_command(const std::filesystem::path& path);
 [[nodiscard]] ExitCode inspect_command(const std::filesystem::path& path);
-/// Prints a run's progress; on a terminal until it ends. Throws DataError without run.json.
-[[nodiscard]] ExitCode top_command(const std::filesystem::path& directory);
 /// Compares two runs or evaluations (results/report/run_comparison.h).
 [[nodiscard]] ExitCode compare_command(const std::filesystem::path& first,
                                        const std::filesystem::path& second);

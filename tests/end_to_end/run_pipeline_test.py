@@ -132,7 +132,7 @@ class Output(EndToEndTest):
     def test_what_a_full_disk_takes_is_an_error(self):
         run = self.uninterrupted(1)
         checkpoint = sorted((run / "checkpoints").iterdir())[-1]
-        for words in (("inspect", run), ("inspect", run, run), ("verify", run), ("top", run),
+        for words in (("inspect", run), ("inspect", run, run), ("verify", run),
                       ("run", self.root / "uninterrupted-1.toml", "--dry-run"),
                       ("export", checkpoint, self.root / "exported"),
                       ("decode", "--model", self.model, "--prompt", "a", "--max-new-tokens", "4", "--compare")):
