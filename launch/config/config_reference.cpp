@@ -92,6 +92,18 @@ std::vector<ConfigField> finetuning_fields() {
   return finetune_fields(finetune);
 }
 
+std::vector<ConfigField> fields_for(ConfigFor command) {
+  switch (command) {
+    case ConfigFor::run:
+      return run_fields();
+    case ConfigFor::pretrain:
+      return pretraining_fields();
+    case ConfigFor::finetune:
+      return finetuning_fields();
+  }
+  throw InternalError("a command without configuration");
+}
+
 /// As one "rounds", since all rounds are alike.
 std::vector<ConfigField> with_one_round(std::vector<ConfigField> fields) {
   for (ConfigField& field : fields) {
@@ -103,8 +115,8 @@ std::vector<ConfigField> with_one_round(std::vector<ConfigField> fields) {
 /// Every field of every command once.
 std::vector<ConfigField> all_fields() {
   std::vector<ConfigField> fields = run_fields();
-  for (std::vector<ConfigField> more : {pretraining_fields(), finetuning_fields()}) {
-    for (ConfigField& field : more) {
+  for (const ConfigFor command : {ConfigFor::pretrain, ConfigFor::finetune}) {
+    for (ConfigField& field : fields_for(command)) {
       if (find_field(fields, field.path()) == nullptr) {
         fields.push_back(std::move(field));
       }
@@ -119,7 +131,7 @@ std::string other_sections(const std::string& section) {
   std::map<std::string, std::vector<std::string>> keys;
   std::vector<std::string> order;
   for (const ConfigField& field :
-       section == "pretrain" ? pretraining_fields() : finetuning_fields()) {
+       fields_for(section == "pretrain" ? ConfigFor::pretrain : ConfigFor::finetune)) {
     if (field.section == section) {
       continue;
     }
