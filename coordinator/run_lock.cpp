@@ -1,6 +1,7 @@
 #include "coordinator/run_lock.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -227,6 +228,23 @@ std::string RunLock::lost_to() {
   return holder.identity.empty() || holder.identity == identity_
              ? std::string()
              : "it is held by " + describe(holder);
+}
+
+std::string why_lock_is_dead(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / "lock";
+  std::error_code error;
+  const std::filesystem::file_time_type refreshed = std::filesystem::last_write_time(path, error);
+  if (error) {
+    return error == std::errc::no_such_file_or_directory ? "no job holds its lock" : std::string();
+  }
+  if (const Holder holder = parse_holder(read_or_empty(path)); dead_on_this_host(holder)) {
+    return fmt::format("its process {} is gone", holder.process);
+  }
+  const std::chrono::duration<double> age =
+      std::filesystem::file_time_type::clock::now() - refreshed;
+  return age.count() > RunLock::Timing{}.stale_seconds
+             ? fmt::format("no sign of life for {:.0f} s", age.count())
+             : std::string();
 }
 
 void RunLock::refresh_loop() {

@@ -54,4 +54,8 @@ class RunLock {
   std::thread thread_;
 };
 
+/// Returns why no job can hold `directory`/lock (missing, holder dead on this machine, or not
+/// refreshed for stale_seconds by this host's clock); empty if a job holds it. Takes nothing over.
+[[nodiscard]] std::string why_lock_is_dead(const std::filesystem::path& directory);
+
 }  // namespace jforge

@@ -32,6 +32,10 @@ Terminal Terminal::of_standard_error() {
   return Terminal(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0));
 }
 
+Terminal Terminal::of_standard_output() {
+  return Terminal(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0));
+}
+
 Terminal::Terminal(int descriptor) noexcept : descriptor_(descriptor) {
   if (descriptor_ >= 0 && ::isatty(descriptor_) == 0) {
     ::close(std::exchange(descriptor_, -1));

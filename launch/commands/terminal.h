@@ -7,6 +7,7 @@ class Terminal {
  public:
   /// Returns standard error's terminal or, if that is the pipe of this rank's mpirun, mpirun's.
   [[nodiscard]] static Terminal of_standard_error();
+  [[nodiscard]] static Terminal of_standard_output();
   Terminal() = default;
   Terminal(Terminal&& other) noexcept;
   Terminal& operator=(Terminal&& other) noexcept;

@@ -45,6 +45,27 @@ TEST_F(RunLockTest, ALiveHolderIsNamed) {
   EXPECT_TRUE(std::filesystem::exists(directory_ / "lock"));
 }
 
+TEST_F(RunLockTest, WhoOnlyLooksIsToldWhyNoJobHoldsIt) {
+  EXPECT_EQ(why_lock_is_dead(directory_), "no job holds its lock");
+  {
+    RunLock lock(directory_, RunLock::Timing{100, 1000});
+    EXPECT_EQ(why_lock_is_dead(directory_), "");
+    std::filesystem::last_write_time(
+        directory_ / "lock",
+        std::filesystem::file_time_type::clock::now() - std::chrono::seconds(300));
+    EXPECT_THAT(why_lock_is_dead(directory_), testing::MatchesRegex("no sign of life for 30. s"));
+  }
+  const pid_t child = ::fork();
+  if (child == 0) {
+    (void)new RunLock(directory_, RunLock::Timing{100, 1000});
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(why_lock_is_dead(directory_), "its process " + std::to_string(child) + " is gone");
+  EXPECT_TRUE(std::filesystem::exists(directory_ / "lock"));
+}
+
 TEST_F(RunLockTest, ADeadHolderOfThisHostIsTakenOverAtOnce) {
   const pid_t child = ::fork();
   if (child == 0) {
