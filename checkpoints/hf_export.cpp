@@ -439,6 +439,7 @@ void export_hf_model(const fs::path& source_directory, const fs::path& output_di
 }
 
 void export_with_drafter(const fs::path& source_directory, const fs::path& output_directory,
+                         const HfExportOptions& options,
                          const std::function<void(const fs::path&)>& write_drafter) {
   export_to(output_directory, [&] {
     write_model_directory(source_directory, output_directory, [&](const fs::path& fresh) {
@@ -449,6 +450,9 @@ void export_with_drafter(const fs::path& source_directory, const fs::path& outpu
         });
       }
       write_drafter(fresh / kDrafterFolder);
+      if (options.jacobi_block_size) {
+        write_jacobi_decoding(fresh, *options.jacobi_block_size, options.template_arguments);
+      }
     });
   });
 }

@@ -53,10 +53,12 @@ class PeftAdapter {
 void write_peft_adapter(const std::filesystem::path& directory, const AdapterShape& shape,
                         const ParameterTable& table, const TensorValues& values);
 
-/// Durably writes copies of the model's files and `write_drafter`'s folder, with checksums.json.
-/// Replaces and refuses as export_hf_model().
+/// Durably writes copies of the model's files and `write_drafter`'s folder, with checksums.json,
+/// and jacobi_decoding.json if `options` have a block size (they mean nothing else here). Replaces
+/// and refuses as export_hf_model().
 void export_with_drafter(
     const std::filesystem::path& source_directory, const std::filesystem::path& output_directory,
+    const HfExportOptions& options,
     const std::function<void(const std::filesystem::path& folder)>& write_drafter);
 
 }  // namespace jforge

@@ -305,12 +305,16 @@ ExitCode export_command(const ExportOptions& options) {
     }
   }
   CheckpointTensors tensors(checkpoint, table, account);
+  const HfExportOptions written{
+      .stored = options.dtype == "bfloat16" ? DType::bfloat16 : DType::float32,
+      .jacobi_block_size = trained_block_size(checkpoint.manifest.state),
+      .template_arguments = trained_arguments(checkpoint.manifest.state)};
   if (adapter) {
     if (options.interpolate < 1) {
       throw ConfigError(options.checkpoint.string() +
                         " holds a drafter, whose model stays as it is: --interpolate has no use");
     }
-    export_with_drafter(source, options.out, [&](const fs::path& folder) {
+    export_with_drafter(source, options.out, written, [&](const fs::path& folder) {
       write_peft_adapter(folder, *adapter, table, std::ref(tensors));
     });
     fmt::print("{}: the model of {} with a drafter of {} parameters\n", options.out.string(),
@@ -323,10 +327,7 @@ ExitCode export_command(const ExportOptions& options) {
     begin.emplace(source, config, table);
     values = InterpolatedTensors(*begin, tensors, options.interpolate);
   }
-  export_hf_model(source, options.out, config, table, values,
-                  {.stored = options.dtype == "bfloat16" ? DType::bfloat16 : DType::float32,
-                   .jacobi_block_size = trained_block_size(checkpoint.manifest.state),
-                   .template_arguments = trained_arguments(checkpoint.manifest.state)});
+  export_hf_model(source, options.out, config, table, values, written);
   fmt::print("{}: {} parameters in {}\n", options.out.string(), table.parameter_count(),
              options.dtype);
   return ExitCode::ok;

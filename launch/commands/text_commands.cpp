@@ -125,7 +125,7 @@ ExitCode tokenize_command(const TokenizeOptions& options) {
 
 ExitCode decode_command(const DecodeOptions& options) {
   std::int32_t block_size = options.block_size;
-  if (options.method == "jacobi") {
+  if (options.method == "jacobi" || options.method.starts_with("draft")) {
     block_size = exported_block_size(options.model).value_or(block_size);
   }
   const DecodingSettings settings = command_settings(options.method, block_size, options.settings);

@@ -52,9 +52,8 @@ class Drafter(EndToEndTest):
         self.jforge("verify", self.run_directory)
         checkpoint = max((self.run_directory / "checkpoints").iterdir())
         self.jforge("export", checkpoint, self.root / "exported")
-        for name in ("adapter_config.json", "adapter_model.safetensors"):
-            self.assertEqual((self.drafted / "drafter" / name).read_bytes(),
-                             (self.root / "exported" / "drafter" / name).read_bytes())
+        for name in ("drafter/adapter_config.json", "drafter/adapter_model.safetensors", "jacobi_decoding.json"):
+            self.assertEqual((self.drafted / name).read_bytes(), (self.root / "exported" / name).read_bytes())
         refused = self.jforge("export", checkpoint, self.root / "half", "--interpolate", 0.5, expect=2)
         self.assertIn("holds a drafter", "".join(refused.lines()))
         other = tiny_model.write_model(self.root / "other", seed=2)

@@ -120,15 +120,17 @@ bool ExportPhase::run() {
       const TransformerConfig config = read_hf_config(config_.model.source);
       const ParameterTable table = config_.train.table(config, services_.comm.size());
       CheckpointTensors tensors(checkpoint, table, account);
+      const HfExportOptions options{.stored = dtype_of(config_.model.export_as),
+                                    .jacobi_block_size = config_.rounds.back().block_size,
+                                    .template_arguments = config_.prompts.template_arguments};
       if (table.of_adapter()) {
-        export_with_drafter(config_.model.source, layout_.model(), [&](const auto& folder) {
-          write_peft_adapter(folder, config_.train.adapter, table, std::ref(tensors));
-        });
+        export_with_drafter(
+            config_.model.source, layout_.model(), options, [&](const auto& folder) {
+              write_peft_adapter(folder, config_.train.adapter, table, std::ref(tensors));
+            });
       } else {
         export_hf_model(config_.model.source, layout_.model(), config, table, std::ref(tensors),
-                        {.stored = dtype_of(config_.model.export_as),
-                         .jacobi_block_size = config_.rounds.back().block_size,
-                         .template_arguments = config_.prompts.template_arguments});
+                        options);
       }
       Json record = settings();
       record[kChecksumsHash] = hash_hex(hash_file(layout_.model() / kChecksumsName));

@@ -165,7 +165,7 @@ TEST_F(PeftAdapterTest, AnExportLeavesTheModelsFilesAsTheyAre) {
   fs::create_directories(source_ / "additional_chat_templates");
   write(source_ / "additional_chat_templates" / "tools.jinja", "x");
   const fs::path output = root_ / "output";
-  export_with_drafter(source_, output, [&](const fs::path& folder) { write_to(folder); });
+  export_with_drafter(source_, output, {}, [&](const fs::path& folder) { write_to(folder); });
   for (const auto& item : fs::recursive_directory_iterator(source_)) {
     if (item.is_regular_file()) {
       const fs::path copy = output / fs::relative(item.path(), source_);
@@ -190,7 +190,7 @@ TEST_F(PeftAdapterTest, AnExportLeavesTheModelsFilesAsTheyAre) {
   }
   // A failed export leaves the earlier one, and nothing else.
   EXPECT_THROW(
-      export_with_drafter(source_, output, [](const fs::path&) { throw DataError("stopped"); }),
+      export_with_drafter(source_, output, {}, [](const fs::path&) { throw DataError("stopped"); }),
       DataError);
   EXPECT_TRUE(check_checksums(output));
   EXPECT_EQ(std::distance(fs::directory_iterator(root_), fs::directory_iterator()), 2);
