@@ -14,6 +14,7 @@
 #include <ranges>
 #include <sstream>
 
+#include "data/tasks/task.h"
 #include "launch/config/job_fields.h"
 #include "launch/shell/shell_completion.h"
 #include "launch/version.h"
@@ -83,7 +84,7 @@ void run_distributed(CLI::App& sub, CommandLine& line, std::shared_ptr<Options> 
   });
 }
 
-// Restricts the value to `words`, its type name (shell/command_description.h).
+// Restricts the value to `words`, its type name (shell/shell_completion.h).
 CLI::Option* one_of(CLI::Option* option, const std::vector<std::string>& words) {
   return option->check(CLI::IsMember(words).description(""))
       ->type_name(fmt::format("{}", fmt::join(words, "|")));
@@ -266,7 +267,7 @@ void add_evaluation(CLI::App& sub, EvaluateOptions& options) {
   add_set(sub, options.overrides);
   add_model(sub, options.model, false);
   sub.add_option("--tasks", options.tasks, "Tasks, separated by commas")
-      ->type_name("TASK")
+      ->type_name(fmt::format("{}", fmt::join(task_names(), "|")))
       ->delimiter(',')
       ->allow_extra_args(false);
   // Unknown names are rejected with the configuration's.
@@ -336,7 +337,7 @@ void add_grade(CLI::App& app, CommandLine& line) {
   CLI::App* sub = app.add_subcommand("grade", "Verdicts for existing completions, without a model");
   sub->add_option("--task", options->task,
                   "Task, for instance humaneval_plus or humaneval_plus:evalplus")
-      ->type_name("TASK")
+      ->type_name(fmt::format("{}", fmt::join(task_names(), "|")))
       ->required();
   sub->add_option("--completions", options->completions,
                   "JSON lines with task_id and completion or solution")
@@ -664,20 +665,16 @@ std::string not_converted(const std::string& reason) {
 
 }  // namespace
 
-CommandDescription describe_command_line() {
-  CommandLine unused;
-  return describe(*make_parser(unused));
-}
-
 std::optional<std::string> asked_completions(int argc, char** argv) {
   if (argc < 2 || std::string_view(argv[1]) != "__complete") {
     return std::nullopt;
   }
-  if (argc < 3 || std::string_view(argv[2]) != "--") {
+  if (argc < 4 || std::string_view(argv[2]) != "--") {
     return "";
   }
   const std::vector<std::string> words(argv + 3, argv + argc);
-  return completion_candidates(describe_command_line(), words);
+  CommandLine unused;
+  return completion_candidates(*make_parser(unused), words);
 }
 
 std::optional<CommandLine> parse_command_line(int argc, char** argv, ExitCode& exit_code,

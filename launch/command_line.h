@@ -7,7 +7,6 @@
 #include <string>
 
 #include "launch/commands/commands.h"
-#include "launch/shell/command_description.h"
 
 namespace jforge {
 
@@ -25,8 +24,6 @@ struct CommandLine {
 [[nodiscard]] std::optional<CommandLine> parse_command_line(int argc, char** argv,
                                                             ExitCode& exit_code,
                                                             bool silent = false);
-
-[[nodiscard]] CommandDescription describe_command_line();
 
 /// Returns the answer to `jforge __complete -- WORD...` (shell/shell_completion.h), else nothing.
 [[nodiscard]] std::optional<std::string> asked_completions(int argc, char** argv);

@@ -12,6 +12,25 @@
 
 namespace jforge {
 
+std::vector<ConfigField> config_fields(ConfigFor command) {
+  static JobConfig job = [] {
+    JobConfig config;
+    config.rounds.resize(1);
+    return config;
+  }();
+  static PretrainConfig pretrain;
+  static FinetuneConfig finetune;
+  switch (command) {
+    case ConfigFor::run:
+      return job_fields(job);
+    case ConfigFor::pretrain:
+      return pretrain_fields(pretrain);
+    case ConfigFor::finetune:
+      return finetune_fields(finetune);
+  }
+  throw InternalError("a command without configuration");
+}
+
 namespace {
 
 /// Text before and after a section's table. "{}" stands for other_sections().
@@ -70,40 +89,6 @@ Examples, complete and commented: [`quickstart.toml`](quickstart.toml), [`paper.
 *identity* keys decide what the run computes. They are stored with the run and its checkpoints, and continuing with another value is refused (exit 2) unless `--accept-change KEY` allows it; nothing allows it for *import* keys once the prompts are imported, nor for *round* keys in the middle of a round. *operational* keys may change between two starts of the same run. †: for `jforge run` alone. The content of model and tokenizer files belongs to the identity too, under `model.hash` and `tokenizer.hash`; a pre-training or fine-tuning job records its data's content too, under `data.hash`; a run that multiplies bfloat16 on processors with AMX records their order of sums under `cpu.bfloat16_sums`, and later starts keep to it on every processor, without AMX more slowly. Trajectories that an accepted change or another checkpoint puts out of date are renamed to `*.stale`, which may be deleted, and are generated again.
 )";
 
-/// Every field of `jforge run`, with one round.
-std::vector<ConfigField> run_fields() {
-  static JobConfig job = [] {
-    JobConfig config;
-    config.rounds.resize(1);
-    return config;
-  }();
-  return job_fields(job);
-}
-
-/// Every field of `jforge pretrain`.
-std::vector<ConfigField> pretraining_fields() {
-  static PretrainConfig pretrain;
-  return pretrain_fields(pretrain);
-}
-
-/// Every field of `jforge finetune`.
-std::vector<ConfigField> finetuning_fields() {
-  static FinetuneConfig finetune;
-  return finetune_fields(finetune);
-}
-
-std::vector<ConfigField> fields_for(ConfigFor command) {
-  switch (command) {
-    case ConfigFor::run:
-      return run_fields();
-    case ConfigFor::pretrain:
-      return pretraining_fields();
-    case ConfigFor::finetune:
-      return finetuning_fields();
-  }
-  throw InternalError("a command without configuration");
-}
-
 /// As one "rounds", since all rounds are alike.
 std::vector<ConfigField> with_one_round(std::vector<ConfigField> fields) {
   for (ConfigField& field : fields) {
@@ -114,9 +99,9 @@ std::vector<ConfigField> with_one_round(std::vector<ConfigField> fields) {
 
 /// Every field of every command once.
 std::vector<ConfigField> all_fields() {
-  std::vector<ConfigField> fields = run_fields();
+  std::vector<ConfigField> fields = config_fields(ConfigFor::run);
   for (const ConfigFor command : {ConfigFor::pretrain, ConfigFor::finetune}) {
-    for (ConfigField& field : fields_for(command)) {
+    for (ConfigField& field : config_fields(command)) {
       if (find_field(fields, field.path()) == nullptr) {
         fields.push_back(std::move(field));
       }
@@ -131,7 +116,7 @@ std::string other_sections(const std::string& section) {
   std::map<std::string, std::vector<std::string>> keys;
   std::vector<std::string> order;
   for (const ConfigField& field :
-       fields_for(section == "pretrain" ? ConfigFor::pretrain : ConfigFor::finetune)) {
+       config_fields(section == "pretrain" ? ConfigFor::pretrain : ConfigFor::finetune)) {
     if (field.section == section) {
       continue;
     }
@@ -151,7 +136,7 @@ std::string other_sections(const std::string& section) {
 /// Whether other commands read the section, but not this key.
 bool is_for_run_alone(const ConfigField& field) {
   return field.applies_to == Commands{ConfigFor::run} &&
-         std::ranges::any_of(finetuning_fields(), [&](const ConfigField& other) {
+         std::ranges::any_of(config_fields(ConfigFor::finetune), [&](const ConfigField& other) {
            return other.section == field.section;
          });
 }
@@ -198,16 +183,6 @@ nlohmann::ordered_json property(const ConfigField& field) {
     schema["default"] = parse_bounded_json<nlohmann::ordered_json>(*value, field.path());
   }
   return schema;
-}
-
-/// Everything that the field may be, where that is a few words.
-std::vector<std::string> value_words(const ConfigField& field) {
-  const auto schema = parse_bounded_json<nlohmann::ordered_json>(field.schema, field.path());
-  if (schema.contains("enum")) {
-    return schema["enum"].get<std::vector<std::string>>();
-  }
-  return schema.value("type", "") == "boolean" ? std::vector<std::string>{"true", "false"}
-                                               : std::vector<std::string>();
 }
 
 nlohmann::ordered_json closed_object() {
@@ -286,7 +261,7 @@ std::string commented_config(const ConfigStart& start) {
       "# A configuration of `jforge run`. Commented keys show their defaults; [[rounds]] may be "
       "repeated.\n";
   std::string section;
-  for (const ConfigField& field : with_one_round(run_fields())) {
+  for (const ConfigField& field : with_one_round(config_fields(ConfigFor::run))) {
     if (field.section == "sweep") {
       continue;
     }
@@ -305,15 +280,6 @@ std::string commented_config(const ConfigStart& start) {
                                  : fmt::format("# {} =\n", field.key);
   }
   return text;
-}
-
-std::vector<ConfigKey> config_keys(ConfigFor command) {
-  std::vector<ConfigKey> keys;
-  for (const ConfigField& field : fields_for(command)) {
-    keys.push_back({field.path(), field.kind == FieldKind::identity, without_links(field.meaning),
-                    value_words(field)});
-  }
-  return keys;
 }
 
 }  // namespace jforge

@@ -1,7 +1,7 @@
 #pragma once
 
 /// What the list of fields (field.h) tells a person or an editor: the reference page, a JSON
-/// schema, a commented configuration to start from, and the keys for command lines.
+/// schema, a commented configuration to start from, and the fields themselves.
 
 #include <filesystem>
 #include <string>
@@ -28,14 +28,7 @@ struct ConfigStart {
 /// first round; every other key stands as a comment with its default and meaning.
 [[nodiscard]] std::string commented_config(const ConfigStart& start);
 
-/// A key as command lines name it.
-struct ConfigKey {
-  std::string path;                ///< "train.beta1"; of the rounds "rounds.1.steps".
-  bool identity;                   ///< Else operational (field.h).
-  std::string meaning;             ///< One line of Markdown without links.
-  std::vector<std::string> words;  ///< All values of an enumeration or a truth value.
-};
-/// Every key of that configuration, in the order of the reference page.
-[[nodiscard]] std::vector<ConfigKey> config_keys(ConfigFor command);
+/// Every field of that configuration, with one round, in the order of the reference page.
+[[nodiscard]] std::vector<ConfigField> config_fields(ConfigFor command);
 
 }  // namespace jforge

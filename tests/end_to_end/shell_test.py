@@ -4,6 +4,7 @@ JFORGE_BINARY (the program); ctest sets it.
 """
 
 import contextlib
+import json
 import os
 import pathlib
 import pty
@@ -13,7 +14,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 import unittest
 
 BINARY = os.environ.get("JFORGE_BINARY", "")
@@ -30,54 +30,52 @@ class Candidates(unittest.TestCase):
         lines = printed("__complete", "--", *words).splitlines()
         return [line.split("\t")[0] for line in lines]
 
-    def test_commands_and_options_begin_with_what_is_typed(self):
+    def test_words_continue_what_is_typed(self):
         self.assertEqual("run\tThe whole pipeline: import, generate, train, export, evaluate, report\n",
                          printed("__complete", "--", "ru"))
-        shown = re.findall(r"^  ([a-z]+) ", printed("--help"), re.MULTILINE)
         for words, expected in (
-                ([""], shown),
-                (["pr"], ["pretrain", "probe"]),
-                (["probe", "lo"], ["logits", "loss"]),
-                (["evaluate", "--m"], ["--model", "--methods", "--max-new-tokens"]),
-                (["run", "--dry-run", "c.toml", "--ra"], ["--ranks"]),
-                (["top", "--set"], []),
-                (["run", "--resume", "ne"], ["never", ":dir"]),
-                (["run", "--resume=ne"], ["--resume=never", ":dir"]),
-                (["evaluate", "--tasks", "gsm8k,mbpp_plus@"], ["gsm8k,mbpp_plus@0.1.0"]),
-                (["evaluate", "--methods", "jacobi_"], ["jacobi_shrinking"]),
-                (["probe", "decode", "--window", "sh"], ["shrinking"]),
-                (["completion", "fi"], ["fish"])):
-            self.assertEqual(expected, self.candidates(*words), words)
+                ("run --dry-run c.toml --ra", "--ranks"),
+                ("run --resume ne", "never"),
+                ("run --resume=ne", "--resume=never"),
+                ("evaluate --tasks gsm8k,mbpp_plus@", "gsm8k,mbpp_plus@0.1.0"),
+                ("completion fi", "fish"),
+                ("run c.toml --set train.beta", "train.beta1= train.beta2="),
+                ("run --set rounds.12.noise_w", "rounds.12.noise_window="),
+                ("run --set rounds.3.mask=cle", "rounds.3.mask=clean"),
+                ("run --set=run.se", "--set=run.seed="),
+                ("pretrain --set pretrain.tie_word_embeddings=f", "pretrain.tie_word_embeddings=false"),
+                ("decode --setting bloc", "block_size= blocks="),
+                ("run --accept-change train.learning_r", "train.learning_rate"),
+                ("run --accept-change run.dir", ""),
+                ("run --accept-change rounds.3.st", "rounds.3.steps")):
+            self.assertEqual(expected.split(), self.candidates(*words.split()), words)
 
-    def test_keys_follow_set(self):
-        for words, expected in (
-                (["run", "c.toml", "--set", "train.beta"], ["train.beta1=", "train.beta2="]),
-                (["run", "--set", "rounds.12.noise_w"], ["rounds.12.noise_window="]),
-                (["run", "--set", "rounds.3.mask=cle"], ["rounds.3.mask=clean"]),
-                (["run", "--set", "model.device="], [f"model.device={word}" for word in ("auto", "cpu", "cuda")]),
-                (["run", "--set=run.se"], ["--set=run.seed="]),
-                (["run", "--set", "pretrain."], []),
-                (["pretrain", "--set", "pretrain.tie_word_embeddings=f"], ["pretrain.tie_word_embeddings=false"]),
-                (["decode", "--setting", "bloc"], ["block_size=", "blocks="]),
-                (["probe", "decode", "--setting", "bloc"], ["block_size=", "blocks="]),
-                (["decode", "--setting", "run."], []),
-                (["run", "--accept-change", "train.learning_r"], ["train.learning_rate"]),
-                (["run", "--accept-change", "run.dir"], []),
-                (["run", "--accept-change", "rounds.3.st"], ["rounds.3.steps"])):
-            self.assertEqual(expected, self.candidates(*words), words)
-        self.assertIn("rounds.3", self.candidates("run", "--accept-change", "rounds.3"))
-        self.assertNotIn("rounds.1=", self.candidates("run", "--set", "rounds.1"))
+    def test_every_command_and_option_of_the_help_is_offered(self):
+        commands = [[]]
+        for words in commands:
+            names = re.findall(r"^  (?:(-[a-z]),)?(--?[a-z-]+)|^  ([a-z]+)  ", printed(*words, "--help"), re.MULTILINE)
+            options = [name for *both, _ in names for name in both if name]
+            self.assertEqual(sorted(options), sorted(self.candidates(*words, "-")), words)
+            if words in ([], ["probe"]):
+                below = [command for *_, command in names if command]
+                self.assertEqual(below, self.candidates(*words, ""), words)
+                commands += [[*words, command] for command in below]
+        self.assertGreaterEqual(len(commands), 20)
 
-    def test_files_are_left_to_the_shell(self):
-        for words, expected in ((["run", "m"], ":toml"), (["decode", "--model", "m"], ":dir"),
-                                (["decode", "--model=m"], ":dir"), (["export", "a", "m"], ":dir"),
-                                (["grade", "--completions", "m"], ":file"), (["verify", ""], ":file")):
-            self.assertEqual([expected], self.candidates(*words), words)
+    def test_every_key_is_offered(self):
+        sections = json.loads(printed("schema"))["properties"]
+        sections["rounds.1"] = sections.pop("rounds")["items"]
+        known = {f"{name}.{key}=" for name, section in sections.items() for key in section["properties"]}
+        for command, has in (("run", lambda key: not key.startswith(("pretrain.", "finetune."))),
+                             ("pretrain", lambda key: key.startswith("pretrain.")),
+                             ("finetune", lambda key: key.startswith("finetune."))):
+            offered = self.candidates(command, "c.toml", "--set", "")
+            self.assertEqual(set(filter(has, known)), set(offered if command == "run" else filter(has, offered)))
 
-    def test_nonsense_has_no_answer(self):
+    def test_for_anything_else_nothing_is_offered_and_the_shell_offers_files(self):
         for words in ([], ["--"], ["--", "no-command", ""], ["--", "run", "--no-option="], ["--", "run", "a", "b", ""],
                       ["--", "--", "--", "x"], ["--", "decode", "--prompt", ""], ["--", "run", "--set", "rounds.x"],
-                      ["run", ""]):
+                      ["run", ""], ["--", "run", "m"], ["--", "decode", "--model=m"], ["--", "export", "a", "m"]):
             self.assertEqual("", printed("__complete", *words), words)
 
     def test_no_rank_starts(self):
@@ -89,21 +87,18 @@ class Candidates(unittest.TestCase):
             subprocess.run([BINARY, "__complete", "--", ""], check=True, stdout=full, timeout=60)
 
 
-class ShellTest(unittest.TestCase):
-    shell = ""
-
-    @classmethod
-    def setUpClass(cls):
-        if not shutil.which(cls.shell):
-            raise unittest.SkipTest(f"{cls.shell} is not installed")
-        cls.root = pathlib.Path(tempfile.mkdtemp(prefix="jforge-shell-"))
-        cls.addClassCleanup(shutil.rmtree, cls.root, True)
-        cls.script = cls.root / "completion"
-        cls.script.write_text(printed("completion", cls.shell), encoding="utf-8")
-        cls.folder = cls.root / "folder"
-        (cls.folder / "models" / "small one").mkdir(parents=True)
+class Shells(unittest.TestCase):
+    def setUp(self):
+        shell = self.id().rpartition("_")[2]
+        if not shutil.which(shell):
+            self.skipTest(f"{shell} is not installed")
+        self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="jforge-shell-")))
+        self.script = self.root / "completion"
+        self.script.write_text(printed("completion", shell), encoding="utf-8")
+        self.folder = self.root / "folder"
+        (self.folder / "models" / "small one").mkdir(parents=True)
         for name in ("mine.toml", "mine.jsonl", "other.md"):
-            (cls.folder / name).touch()
+            (self.folder / name).touch()
 
     def typed(self, program, preparation, lines):
         """Types lines, in which \\t completes; returns jforge's arguments."""
@@ -118,12 +113,11 @@ class ShellTest(unittest.TestCase):
         self.addCleanup(os.kill, child, 9)
         seen = ""
 
-        def read_until(pattern, seconds=30):
+        def read_until(pattern):
             nonlocal seen
-            limit = time.monotonic() + seconds
             while not (match := re.search(pattern, seen)):
-                if time.monotonic() > limit or not select.select([terminal], [], [], limit - time.monotonic())[0]:
-                    self.fail(f"no {pattern} in {seconds} s: {seen!r}")
+                if not select.select([terminal], [], [], 30)[0]:
+                    self.fail(f"no {pattern} in 30 s: {seen!r}")
                 seen += os.read(terminal, 65536).decode(errors="replace")
             seen = seen[match.end():]
             return match
@@ -137,49 +131,30 @@ class ShellTest(unittest.TestCase):
             given.append([word.rstrip("/") for word in words])  # zsh removes a folder's slash
         return given
 
-    TYPED = (
-        ("jforge probe log\t --mod\t x", ["probe", "logits", "--model", "x"]),
-        ("jforge run min\t --set train.learning_ra\t1e-5", ["run", "mine.toml", "--set", "train.learning_rate=1e-5"]),
-        ("jforge run --set=rounds.3.mask=cle\t --dry\t", ["run", "--set=rounds.3.mask=clean", "--dry-run"]),
-        ("jforge evaluate --tasks gsm8k,mbpp_plus@\t", ["evaluate", "--tasks", "gsm8k,mbpp_plus@0.1.0"]),
-        ("jforge decode --model=mod\tsm\t", ["decode", "--model=models/small one"]),
-        ("jforge grade --completions mine.j\t", ["grade", "--completions", "mine.jsonl"]),
-    )
-
     def expect_typed(self, program, preparation):
-        given = self.typed(program, preparation, [typed for typed, _ in self.TYPED])
-        for (typed, expected), words in zip(self.TYPED, given):
-            self.assertEqual(expected, words, typed)
+        expected = (("jforge probe log\t --mod\t x", "probe logits --model x"),
+                    ("jforge run mine.t\t --set train.learning_ra\t1e-5", "run mine.toml --set train.learning_rate=1e-5"),
+                    ("jforge run --set=rounds.3.mask=cle\t --dry\t", "run --set=rounds.3.mask=clean --dry-run"),
+                    ("jforge evaluate --tasks gsm8k,mbpp_plus@\t", "evaluate --tasks gsm8k,mbpp_plus@0.1.0"),
+                    ("jforge decode --model=mod\tsm\t", "decode --model=models/small one"))
+        given = self.typed(program, preparation, [line for line, _ in expected])
+        self.assertEqual([words for _, words in expected], [" ".join(words) for words in given])
 
-
-class Bash(ShellTest):
-    shell = "bash"
-
-    def test_typed_at_a_terminal(self):
+    def test_bash(self):
         self.expect_typed(["bash", "--norc", "--noprofile", "-i"], f"source {self.script}\n")
 
-
-class Zsh(ShellTest):
-    shell = "zsh"
-
-    def test_typed_at_a_terminal(self):
+    def test_zsh(self):
         self.expect_typed(["zsh", "-f", "-i"], f"autoload -U compinit; compinit -D\nsource {self.script}\n")
 
-
-class Fish(ShellTest):
-    shell = "fish"
-
-    def test_what_is_offered(self):
+    def test_fish(self):
         for line, expected in (("jforge probe lo", ["logits", "loss"]),
                                ("jforge run --set rounds.3.mask=cl", ["rounds.3.mask=clean"]),
-                               ("jforge decode --model m", ["models/"]),
-                               ("jforge run m", ["mine.toml", "models/"])):
+                               ("jforge decode --model mo", ["models/"])):
             result = subprocess.run(["fish", "--no-config", "-c", f"source {self.script}; complete -C '{line}'"],
                                     check=True, capture_output=True, text=True, timeout=60, cwd=self.folder,
                                     env={**os.environ, "PATH": SEARCHED})
-            self.assertEqual("", result.stderr)
             offered = [candidate.split("\t")[0] for candidate in result.stdout.splitlines()]
-            self.assertEqual(expected, offered[:len(expected)], line)
+            self.assertEqual(("", expected), (result.stderr, offered[:len(expected)]), line)
 
 
 class StandardOutput(unittest.TestCase):
