@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -44,31 +46,54 @@ TrainConfig config_for(int stage, DType compute, std::int64_t tokens_per_rank) {
   return config;
 }
 
+/// A rank's model and trainer; `added` goes to its first weight.
+struct TrainingRank {
+  TrainingRank(const Communicator& comm, const TrainConfig& config,
+               const TransformerConfig& transformer = tiny_config(), float added = 0)
+      : shape(transformer), grid(comm, config.shard_ranks), model(grid.within.size(), shape) {
+    model.weights[0] += added;
+    trainer.emplace(TrainContext{shape, model.table, *kernels, comm, account, &grid},
+                    shard_of(model.view(), model.table, grid.within.rank()), config);
+  }
+  TrainOutcome run(SampleSource& source, std::int64_t steps,
+                   std::function<void(const StepMetrics&)> on_step,
+                   std::function<void(std::int64_t)> save = {}) {
+    TrainHooks hooks;
+    hooks.stop_requested = [] { return false; };
+    hooks.on_step = std::move(on_step);
+    TrainPlan plan;
+    plan.total_steps = steps;
+    plan.checkpoint_every = save ? 1 : 0;
+    hooks.save = std::move(save);
+    return trainer->run(source, plan, hooks);
+  }
+  std::vector<float> weights() {
+    gather_masters(trainer->store(), model.table, grid.within, model.view());
+    return consolidated(model.table, model.weights);
+  }
+
+  const TransformerConfig shape;
+  std::unique_ptr<KernelSet> kernels = make_cpu_kernel_set();
+  MemoryAccount account{"virtual"};
+  RankGrid grid;
+  Model model;
+  std::optional<DistillationTrainer> trainer;
+};
+
 /// All ranks must end with the same weights.
 Trained train(int ranks, const TrainConfig& config, std::int64_t steps,
               const TransformerConfig& shape = tiny_config()) {
   Trained result;
   std::mutex writing;
   VirtualWorld(ranks).run([&](const Communicator& comm) {
-    const auto kernels = make_cpu_kernel_set();
-    MemoryAccount account("virtual");
-    const RankGrid grid(comm, config.shard_ranks);
-    Model model(grid.within.size(), shape);
+    TrainingRank rank(comm, config, shape);
     SyntheticSource source(config.batch_samples * steps);
-    DistillationTrainer trainer({shape, model.table, *kernels, comm, account, &grid},
-                                shard_of(model.view(), model.table, grid.within.rank()), config);
     Trained run;
-    TrainHooks hooks;
-    hooks.stop_requested = [] { return false; };
-    hooks.on_step = [&](const StepMetrics& metrics) {
+    static_cast<void>(rank.run(source, steps, [&](const StepMetrics& metrics) {
       run.losses.push_back(metrics.loss);
       run.micro_batches = std::max(run.micro_batches, metrics.micro_batches);
-    };
-    TrainPlan plan;
-    plan.total_steps = steps;
-    static_cast<void>(trainer.run(source, plan, hooks));
-    gather_masters(trainer.store(), model.table, grid.within, model.view());
-    run.weights = consolidated(model.table, model.weights);
+    }));
+    run.weights = rank.weights();
     const std::lock_guard lock(writing);
     if (result.weights.empty()) {
       result = run;
@@ -84,6 +109,11 @@ double largest_difference(const std::vector<double>& left, const std::vector<dou
     largest = std::max(largest, std::abs(left[i] / right[i] - 1));
   }
   return largest;
+}
+
+void expect_near(const Trained& run, const Trained& alone) {
+  EXPECT_LT(relative_l2(run.weights, alone.weights), 1e-5);
+  EXPECT_LT(largest_difference(run.losses, alone.losses), 1e-5);
 }
 
 class VirtualTraining : public ::testing::TestWithParam<int> {};
@@ -105,8 +135,7 @@ TEST_P(VirtualCopies, TrainWhatOneProcessTrains) {
       config.teacher = TeacherKind::frozen;
       config.shard_ranks = per_copy;
       const Trained run = train(GetParam(), config, kSteps);
-      EXPECT_LT(relative_l2(run.weights, expected.weights), 1e-5);
-      EXPECT_LT(largest_difference(run.losses, expected.losses), 1e-5);
+      expect_near(run, expected);
     }
   }
 }
@@ -123,10 +152,8 @@ TEST_P(VirtualTraining, EveryStageTrainsWhatOneProcessTrains) {
     EXPECT_EQ(whole.weights, first.weights);
     EXPECT_EQ(whole.losses, first.losses);
     const Trained cut = train(GetParam(), config_for(stage, DType::float32, 64), steps);
-    for (const Trained& run : {whole, cut}) {
-      EXPECT_LT(relative_l2(run.weights, alone.weights), 1e-5);
-      EXPECT_LT(largest_difference(run.losses, alone.losses), 1e-5);
-    }
+    expect_near(whole, alone);
+    expect_near(cut, alone);
   }
 }
 
@@ -150,8 +177,7 @@ TEST_P(VirtualTraining, EveryStageTrainsTiedEmbeddings) {
       config.optimizer.zero_stage = stage;
       const Trained cut = train(GetParam(), config, kSteps, tied);
       EXPECT_GT(cut.micro_batches, 1);
-      EXPECT_LT(relative_l2(cut.weights, alone.weights), 1e-5);
-      EXPECT_LT(largest_difference(cut.losses, alone.losses), 1e-5);
+      expect_near(cut, alone);
     }
   }
 }
@@ -170,9 +196,7 @@ TEST_P(VirtualTraining, RanksWithoutASampleTrainTheSame) {
     for (const int stage : {0, 1, 2, 3}) {
       SCOPED_TRACE(stage);
       config.optimizer.zero_stage = stage;
-      const Trained idle = train(GetParam(), config, kSteps);
-      EXPECT_LT(relative_l2(idle.weights, alone.weights), 1e-5);
-      EXPECT_LT(largest_difference(idle.losses, alone.losses), 1e-5);
+      expect_near(train(GetParam(), config, kSteps), alone);
     }
   }
 }
@@ -232,28 +256,19 @@ TEST_P(VirtualPayload, IsThatOfTheFormulaWithATeacher) {
     config.teacher = TeacherKind::frozen;
     config.gradient_norms_every = 0;
     config.optimizer.guard = {.check_replicas_every = 0, .check_state_every = 0};
-    const TransformerConfig shape = tiny_config();
-    const auto kernels = make_cpu_kernel_set();
-    MemoryAccount account("virtual");
-    const RankGrid grid(comm, GetParam());
-    Model model(grid.within.size());
+    config.shard_ranks = GetParam();
+    TrainingRank rank(comm, config);
     SyntheticSource source(config.batch_samples * 3);
-    DistillationTrainer trainer({shape, model.table, *kernels, comm, account, &grid},
-                                shard_of(model.view(), model.table, grid.within.rank()), config);
-    TrainHooks hooks;
-    hooks.stop_requested = [] { return false; };
-    hooks.on_step = [&](const StepMetrics& metrics) {
+    const auto on_step = [&](const StepMetrics& metrics) {
       EXPECT_GT(metrics.micro_batches, 1);
       if (metrics.step > 1) {  // the first also gathers the teacher's embedding and head
         EXPECT_EQ(static_cast<double>(metrics.payload_bytes),
-                  kRanks * step_payload(model.table, config.sharding(), metrics.micro_batches,
-                                        grid.across.size())
+                  kRanks * step_payload(rank.model.table, config.sharding(), metrics.micro_batches,
+                                        rank.grid.across.size())
                                .total());
       }
     };
-    TrainPlan plan;
-    plan.total_steps = 3;
-    EXPECT_EQ(trainer.run(source, plan, hooks), TrainOutcome::finished);
+    EXPECT_EQ(rank.run(source, 3, on_step), TrainOutcome::finished);
   });
 }
 
@@ -293,23 +308,13 @@ TEST(VirtualTermNorms, AreOfTheFirstMicroBatchOfRank0AlsoWhereOthersHaveMore) {
       TrainConfig config = config_for(stage, DType::float32, 32);
       // 30 rows for rank 0, two micro-batches of 20 for the others.
       config.batch_samples = 2 * ranks - 1;
-      const TransformerConfig shape = tiny_config();
-      const auto kernels = make_cpu_kernel_set();
-      MemoryAccount account("virtual");
-      Model model(ranks);
       UnevenSource source(config.batch_samples);
-      DistillationTrainer trainer({shape, model.table, *kernels, comm, account},
-                                  shard_of(model.view(), model.table, comm.rank()), config);
-      TrainHooks hooks;
-      hooks.stop_requested = [] { return false; };
-      hooks.on_step = [&](const StepMetrics& metrics) {
+      const auto on_step = [&](const StepMetrics& metrics) {
         if (comm.rank() == 0) {
           first = metrics;
         }
       };
-      TrainPlan plan;
-      plan.total_steps = 1;
-      static_cast<void>(trainer.run(source, plan, hooks));
+      static_cast<void>(TrainingRank(comm, config).run(source, 1, on_step));
     });
     return first;
   };
@@ -365,29 +370,17 @@ GuardedRun train_guarded(int ranks, int stage, DType compute, const SpikeGuardCo
     config.learning_rate = 2e-2;
     config.batch_samples = 8;
     config.spike_guard = guard;
-    const TransformerConfig shape = tiny_config();
-    const auto kernels = make_cpu_kernel_set();
-    MemoryAccount account("virtual");
-    Model model(ranks);
-    Model gathered(ranks);
+    TrainingRank rank(comm, config);
     SpikySource source(config.batch_samples, kSpike + 3, kSpike);
-    DistillationTrainer trainer({shape, model.table, *kernels, comm, account},
-                                shard_of(model.view(), model.table, comm.rank()), config);
     GuardedRun run;
-    TrainHooks hooks;
-    hooks.stop_requested = [] { return false; };
-    hooks.on_step = [&](const StepMetrics& metrics) { run.metrics.push_back(metrics); };
-    hooks.save = [&](std::int64_t) {
-      gather_masters(trainer.store(), model.table, comm, gathered.view());
-      run.weights.push_back(consolidated(gathered.table, gathered.weights));
-      const std::span<const float> moment = trainer.optimizer().second_moment().span<float>();
+    const auto save = [&](std::int64_t) {
+      run.weights.push_back(rank.weights());
+      const std::span<const float> moment = rank.trainer->optimizer().second_moment().span<float>();
       run.moments.emplace_back(moment.begin(), moment.end());
-      run.updates.push_back(trainer.optimizer().updates());
+      run.updates.push_back(rank.trainer->optimizer().updates());
     };
-    TrainPlan plan;
-    plan.total_steps = kSpike + 3;
-    plan.checkpoint_every = 1;
-    EXPECT_EQ(trainer.run(source, plan, hooks), TrainOutcome::finished);
+    const auto on_step = [&](const StepMetrics& metrics) { run.metrics.push_back(metrics); };
+    EXPECT_EQ(rank.run(source, kSpike + 3, on_step, save), TrainOutcome::finished);
     if (comm.rank() == 0) {
       result = std::move(run);
     }
@@ -539,24 +532,14 @@ StepOutcome step_with_failure(int ranks, const Sharding& sharding, Rank bad, std
 TEST(VirtualFailures, CopiesThatDifferAreFound) {
   for (const int stage : {0, 1, 3}) {
     VirtualWorld(4).run([&](const Communicator& comm) {
-      const TransformerConfig shape = tiny_config();
-      const auto kernels = make_cpu_kernel_set();
-      MemoryAccount account("virtual");
       TrainConfig config = config_for(stage, DType::float32, 1 << 16);
       config.optimizer.guard.check_replicas_every = 1;
-      const RankGrid grid(comm, 2);
-      Model model(2);
-      if (comm.rank() >= 2) {
-        model.weights[0] += 1;  // In rank 2's shard.
-      }
-      DistillationTrainer trainer({shape, model.table, *kernels, comm, account, &grid},
-                                  shard_of(model.view(), model.table, grid.within.rank()), config);
+      config.shard_ranks = 2;
+      // In rank 2's shard.
+      TrainingRank rank(comm, config, tiny_config(), comm.rank() >= 2 ? 1 : 0);
       SyntheticSource source(config.batch_samples * 2);
-      TrainPlan plan;
-      plan.total_steps = 2;
-      EXPECT_THAT(
-          message_of<NumericalError>([&] { static_cast<void>(trainer.run(source, plan, {})); }),
-          AllOf(HasSubstr("rank 2 ("), HasSubstr("weights owned by rank 0 differs")));
+      EXPECT_THAT(message_of<NumericalError>([&] { static_cast<void>(rank.run(source, 2, {})); }),
+                  AllOf(HasSubstr("rank 2 ("), HasSubstr("weights owned by rank 0 differs")));
     });
   }
 }
@@ -625,28 +608,18 @@ TEST(VirtualFailures, ALengthThatOneRankCannotTellStopsAllBeforeTheFirstStep) {
   const auto run = [&](const Communicator& comm, int fails_at) {
     TrainConfig config = config_for(3, DType::float32, 1 << 16);
     config.batch_samples = 6;
-    const TransformerConfig shape = tiny_config();
-    const auto kernels = make_cpu_kernel_set();
-    MemoryAccount account("virtual");
-    Model model(kRanks);
     ForgetfulSource source(config.batch_samples * kSteps, comm.rank() == 1 ? fails_at : 0);
-    DistillationTrainer trainer({shape, model.table, *kernels, comm, account},
-                                shard_of(model.view(), model.table, comm.rank()), config);
+    TrainingRank rank(comm, config);
     std::int64_t steps = 0;
-    TrainHooks hooks;
-    hooks.stop_requested = [] { return false; };
-    hooks.on_step = [&](const StepMetrics&) { ++steps; };
-    TrainPlan plan;
-    plan.total_steps = kSteps;
     const std::string message = message_of(ExitCode::input_data, [&] {
-      EXPECT_EQ(trainer.run(source, plan, hooks), TrainOutcome::finished);
+      EXPECT_EQ(rank.run(source, kSteps, [&](const StepMetrics&) { ++steps; }),
+                TrainOutcome::finished);
     });
     return std::pair{message, steps};
   };
   VirtualWorld(kRanks).run([&](const Communicator& comm) {
     const auto [message, steps] = run(comm, 12);  // the last of the plan
-    EXPECT_THAT(message, HasSubstr("rank 1 ("));
-    EXPECT_THAT(message, HasSubstr("no such length"));
+    EXPECT_THAT(message, AllOf(HasSubstr("rank 1 ("), HasSubstr("no such length")));
     EXPECT_EQ(steps, 0);
   });
   VirtualWorld(kRanks).run([&](const Communicator& comm) {
