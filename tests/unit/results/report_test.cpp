@@ -113,11 +113,27 @@ std::string cell_of(const std::string& text, const std::vector<std::string>& fir
   return "no such cell";
 }
 
-TEST(Report, BeginsWithTheResult) {
+class Report : public ::testing::Test {
+ protected:
+  /// Writes the summary, unless there is none, and returns the report's tables of it.
+  std::string evaluation() {
+    if (!summary.is_null()) {
+      write_text(run / "evaluation/summary.json", summary.dump());
+    }
+    return write_report(run.path()).evaluation;
+  }
+  std::string whole_report() {
+    (void)evaluation();
+    return read_file(run / "report.md");
+  }
+
   const TemporaryDirectory run;
+  Json summary;
+};
+
+TEST_F(Report, BeginsWithTheResult) {
   write_evaluation(run);
-  static_cast<void>(write_report(run.path()));
-  EXPECT_THAT(read_file(run / "report.md"),
+  EXPECT_THAT(whole_report(),
               HasSubstr("\n\nOn gsm8k the model `final` makes 2.50 tokens per forward pass (base "
                         "1.25) by jacobi. Of its answers 88.0 % are right (base 90.5 "
                         "%).\n\n"));
@@ -137,27 +153,23 @@ TEST(Report, BeginsWithTheResult) {
 }
 
 /// Expected: Python's csv.writer.
-TEST(Report, FiguresAreWrittenAsCsv) {
-  const TemporaryDirectory run;
-  const Json summary = {
-      {"models",
-       {{"a,\"b\"",
-         {{"gsm8k", {{"ar", {{"accuracy", 0.5}, {"remark", "two\nlines"}, {"n", 200}}}}},
-          {"math",
-           {{"jacobi",
-             {{"accuracy", nullptr}, {"speed", Json::array({{{"speed_up", 1.25}}})}}}}}}}}}};
-  write_text(run / "evaluation/summary.json", summary.dump());
-  static_cast<void>(write_report(run.path()));
+TEST_F(Report, FiguresAreWrittenAsCsv) {
+  summary = {{"models",
+              {{"a,\"b\"",
+                {{"gsm8k", {{"ar", {{"accuracy", 0.5}, {"remark", "two\nlines"}, {"n", 200}}}}},
+                 {"math",
+                  {{"jacobi",
+                    {{"accuracy", nullptr}, {"speed", Json::array({{{"speed_up", 1.25}}})}}}}}}}}}};
+  (void)evaluation();
   EXPECT_EQ(read_file(run / "evaluation/results.csv"),
             "model,task,method,accuracy,remark,n,speed.0.speed_up\r\n"
             "\"a,\"\"b\"\"\",gsm8k,ar,0.5,\"two\nlines\",200,\r\n"
             "\"a,\"\"b\"\"\",math,jacobi,,,,1.25\r\n");
 }
 
-TEST(Report, TablesShowEveryModelTaskAndMethod) {
-  const TemporaryDirectory run;
+TEST_F(Report, TablesShowEveryModelTaskAndMethod) {
   write_evaluation(run);
-  const std::string tables = write_report(run.path()).evaluation;
+  const std::string tables = evaluation();
   EXPECT_THAT(tables, HasSubstr("### gsm8k (plain, extract-2), 200 problems\n"));
   const std::vector<std::string> base = {"base", "jacobi"};
   EXPECT_EQ(cell_of(tables, base, "TPF"), "1.25 (1.12–1.38)");
@@ -176,52 +188,44 @@ TEST(Report, TablesShowEveryModelTaskAndMethod) {
   }
 }
 
-TEST(Report, TheFigureOfTpfHasIntervals) {
-  const TemporaryDirectory run;
+TEST_F(Report, TheFigureOfTpfHasIntervals) {
   write_evaluation(run);
-  (void)write_report(run.path());
+  (void)evaluation();
   const auto error_bars = [&] {
     const std::string svg = read_file(run / "figures/tpf.svg");
     const std::regex stroke("#222222");
     return std::distance(std::sregex_iterator(svg.begin(), svg.end(), stroke), {});
   };
   EXPECT_EQ(error_bars(), 2) << "two bars of jacobi";
-  Json summary = Json::parse(read_file(run / "evaluation/summary.json"));
+  summary = Json::parse(read_file(run / "evaluation/summary.json"));
   summary["models"]["base"]["gsm8k"]["jacobi"].erase("tpf_low");
-  write_text(run / "evaluation/summary.json", summary.dump());
-  (void)write_report(run.path());
+  (void)evaluation();
   EXPECT_EQ(error_bars(), 1);
 }
 
-TEST(Report, SpeedsAreShownAtEachBatchAndOnlyFromRepeats) {
-  const TemporaryDirectory run;
-  Json summary;
+TEST_F(Report, SpeedsAreShownAtEachBatchAndOnlyFromRepeats) {
   Json& methods = summary["models"]["final"]["gsm8k"];
   methods["ar"] = figures(0.9, 1, 100);
   methods["jacobi"] = figures(0.9, 2, 150, 1.5);
   methods["ar"]["speed"].push_back(speed(32, 1000, nullptr));
   methods["jacobi"]["speed"].push_back(speed(32, 250, 0.25));
   methods["jacobi"]["speed"][1]["remark"] = "load average of 3.1 per core";
-  const auto tables = [&] {
-    write_text(run / "evaluation/summary.json", summary.dump());
-    return write_report(run.path()).evaluation;
-  };
   const auto speed_at_batch = [&](const std::string& batch) {
-    return cell_of(tables(), {"final", "jacobi"}, "over AR, batch " + batch);
+    return cell_of(evaluation(), {"final", "jacobi"}, "over AR, batch " + batch);
   };
   EXPECT_EQ(speed_at_batch("1"), "1.50× (1.38–1.62)");
   EXPECT_EQ(speed_at_batch("32"), "0.25× (0.12–0.38)");
-  EXPECT_THAT(tables(),
+  EXPECT_THAT(evaluation(),
               HasSubstr("fastest by the clock, final at batch 1: jacobi, 1.50× AR (1.38–1.62)\n"));
-  EXPECT_THAT(tables(), HasSubstr("fastest by the clock, final at batch 32: AR; the next is "
-                                  "jacobi, 0.25× AR (0.12–0.38)\n"));
-  EXPECT_THAT(tables(), HasSubstr("**Speeds at batch 32 mean little: load average of 3.1 per "
-                                  "core.**\n"));
-  EXPECT_THAT(tables(), Not(HasSubstr("12345"))) << "of the accuracy's passes";
+  EXPECT_THAT(evaluation(), HasSubstr("fastest by the clock, final at batch 32: AR; the next is "
+                                      "jacobi, 0.25× AR (0.12–0.38)\n"));
+  EXPECT_THAT(evaluation(), HasSubstr("**Speeds at batch 32 mean little: load average of 3.1 per "
+                                      "core.**\n"));
+  EXPECT_THAT(evaluation(), Not(HasSubstr("12345"))) << "of the accuracy's passes";
   EXPECT_THAT(read_file(run / "figures/speed.svg"), HasSubstr("#222222")) << "error bars";
   methods["ar"].erase("speed");
   methods["jacobi"].erase("speed");
-  EXPECT_THAT(tables(), Not(HasSubstr("tokens/s")));
+  EXPECT_THAT(evaluation(), Not(HasSubstr("tokens/s")));
   EXPECT_THAT(read_file(run / "report.md"), HasSubstr("- speed: not measured"));
 }
 
@@ -288,9 +292,7 @@ TEST(FastestByClock, TokensPerSecondOfOtherRanksDoNotCompare) {
   }
 }
 
-TEST(Report, OtherProblemsAndOtherSamplingHaveTablesOfTheirOwn) {
-  const TemporaryDirectory run;
-  Json summary;
+TEST_F(Report, OtherProblemsAndOtherSamplingHaveTablesOfTheirOwn) {
   Json& methods = summary["models"]["final"]["gsm8k"];
   methods["a"] = figures(0.9, 1, 100);
   methods["b"] = figures(0.5, 2, 100);
@@ -299,8 +301,7 @@ TEST(Report, OtherProblemsAndOtherSamplingHaveTablesOfTheirOwn) {
   methods["a"]["problems"] = "01";
   methods["b"]["problems"] = "01";
   methods["c"]["problems"] = "02";
-  write_text(run / "evaluation/summary.json", summary.dump());
-  const std::string tables = write_report(run.path()).evaluation;
+  const std::string tables = evaluation();
   std::vector<std::string> parts;
   for (std::size_t at = tables.find("### "); at != std::string::npos;) {
     const std::size_t end = tables.find("### ", at + 1);
@@ -314,17 +315,13 @@ TEST(Report, OtherProblemsAndOtherSamplingHaveTablesOfTheirOwn) {
   EXPECT_THAT(parts[2], testing::AllOf(HasSubstr("| c "), HasSubstr("(other ones than above)")));
 }
 
-TEST(Report, AblationSetsTrainedModelsSideBySide) {
-  const TemporaryDirectory run;
-  Json summary;
+TEST_F(Report, AblationSetsTrainedModelsSideBySide) {
   for (const auto& [model, tpf] :
        std::vector<std::pair<std::string, double>>{{"base", 1.25}, {"final", 4}, {"cllm", 5}}) {
     summary["models"][model]["gsm8k"]["ar"] = figures(0.9, 1, 100);
     summary["models"][model]["gsm8k"]["jacobi"] = figures(0.8, tpf, 300, 3);
   }
-  write_text(run / "evaluation/summary.json", summary.dump());
-  (void)write_report(run.path());
-  const std::string report = read_file(run / "report.md");
+  const std::string report = whole_report();
   const std::string ablation = report.substr(report.find("## Ablation"));
   const std::vector<std::string> row = {"gsm8k", "final", "jacobi"};
   EXPECT_EQ(cell_of(ablation, row, "accuracy"), "80.0 % (77.0–83.0)");
@@ -332,15 +329,11 @@ TEST(Report, AblationSetsTrainedModelsSideBySide) {
   EXPECT_EQ(cell_of(ablation, row, "forwards/token"), "0.25");
   EXPECT_EQ(cell_of(ablation, row, "over its AR, batch 1"), "3.00× (2.88–3.12)");
   summary["models"].erase("cllm");
-  write_text(run / "evaluation/summary.json", summary.dump());
-  (void)write_report(run.path());
-  EXPECT_THAT(read_file(run / "report.md"), HasSubstr("- ablation table"));
+  EXPECT_THAT(whole_report(), HasSubstr("- ablation table"));
   EXPECT_THAT(read_file(run / "report.md"), Not(HasSubstr("## Ablation")));
 }
 
-TEST(Report, ScorersBaseTestsAndDisagreementsAreShown) {
-  const TemporaryDirectory run;
-  Json summary;
+TEST_F(Report, ScorersBaseTestsAndDisagreementsAreShown) {
   Json& task = summary["models"]["final"]["humaneval+"];
   task["ar"] = figures(0.5, 1, 100);
   task["ar"]["scorer"] = "humaneval+/v1";
@@ -348,8 +341,7 @@ TEST(Report, ScorersBaseTestsAndDisagreementsAreShown) {
   task["jacobi"]["scorer"] = "humaneval+/v2";
   task["jacobi"]["disagreements_with_ar"] = 3;
   task["jacobi"]["base_accuracy"] = 0.625;
-  write_text(run / "evaluation/summary.json", summary.dump());
-  const std::string tables = write_report(run.path()).evaluation;
+  const std::string tables = evaluation();
   EXPECT_EQ(cell_of(tables, {"final", "jacobi"}, "base tests"), "62.5 %");
   const std::string report = read_file(run / "report.md");
   for (const char* part : {"come from different scorers", "### humaneval+ (v1), 200 problems",
@@ -358,20 +350,15 @@ TEST(Report, ScorersBaseTestsAndDisagreementsAreShown) {
   }
 }
 
-TEST(Report, SampledAnswersHaveTablesOfTheirOwnThatSaySo) {
-  const TemporaryDirectory run;
-  Json summary;
+TEST_F(Report, SampledAnswersHaveTablesOfTheirOwnThatSaySo) {
   Json& methods = summary["models"]["final"]["gsm8k"];
   methods["ar"] = figures(0.9, 1, 100);
   methods["mr"] = figures(0.5, 2, 150, 1.5);
-  write_text(run / "evaluation/summary.json", summary.dump());
-  EXPECT_EQ(cell_of(write_report(run.path()).evaluation, {"final", "mr"}, "TPF"),
-            "2.00 (1.88–2.12)");
+  EXPECT_EQ(cell_of(evaluation(), {"final", "mr"}, "TPF"), "2.00 (1.88–2.12)");
   EXPECT_THAT(read_file(run / "report.md"), Not(HasSubstr("do not compare")));
   methods["mr"].update(
       {{"temperature", 1.0}, {"top_p", 0.9}, {"top_k", 0}, {"samples_per_problem", 3}});
-  write_text(run / "evaluation/summary.json", summary.dump());
-  const std::string tables = write_report(run.path()).evaluation;
+  const std::string tables = evaluation();
   const std::string greedy = "### gsm8k (plain, extract-2), 200 problems\n";
   const std::string sampled =
       "### gsm8k (plain, extract-2), 200 problems, temperature 1, top p 0.9, samples per problem "
@@ -385,9 +372,7 @@ TEST(Report, SampledAnswersHaveTablesOfTheirOwnThatSaySo) {
   EXPECT_THAT(report.substr(report.find("## How it was measured")), HasSubstr(sampled));
 }
 
-TEST(Report, EverySettingOfAMethodIsShown) {
-  const TemporaryDirectory run;
-  Json summary;
+TEST_F(Report, EverySettingOfAMethodIsShown) {
   Json& mr = summary["models"]["final"]["gsm8k"]["mr_lookup"];
   mr = figures(0.9, 2, 150);
   const std::vector<std::pair<std::string, std::string>> settings = {
@@ -403,9 +388,7 @@ TEST(Report, EverySettingOfAMethodIsShown) {
              {"seed", 42},
              {"match_length", 3},
              {"max_new_tokens", 24}});
-  write_text(run / "evaluation/summary.json", summary.dump());
-  (void)write_report(run.path());
-  const std::string report = read_file(run / "report.md");
+  const std::string report = whole_report();
   const std::string measured = report.substr(report.find("## How it was measured"));
   for (const auto& [head, value] : settings) {
     EXPECT_EQ(cell_of(measured, {"final", "mr_lookup"}, head), value) << head;
@@ -413,16 +396,12 @@ TEST(Report, EverySettingOfAMethodIsShown) {
   EXPECT_THAT(measured, Not(HasSubstr("lookahead"))) << "which this method has not";
 }
 
-TEST(Report, AccuracyByEachRuleIsShownBesideTheFirstOnes) {
-  const TemporaryDirectory run;
-  Json summary;
+TEST_F(Report, AccuracyByEachRuleIsShownBesideTheFirstOnes) {
   summary["models"]["final"]["math500"]["ar"] = figures(0.5, 1, 100);
   summary["models"]["final"]["math500"]["ar"]["rule_accuracy"] = {{"string", 0.5},
                                                                   {"minerva", 0.52}};
   summary["models"]["final"]["gsm8k"]["ar"] = figures(0.25, 1, 100);
-  write_text(run / "evaluation/summary.json", summary.dump());
-  (void)write_report(run.path());
-  const std::string report = read_file(run / "report.md");
+  const std::string report = whole_report();
   const auto lines = lines_of(report);
   const auto shown = [&](const std::vector<std::string>& cells) {
     return std::ranges::find(lines, cells) != lines.end();
@@ -434,9 +413,7 @@ TEST(Report, AccuracyByEachRuleIsShownBesideTheFirstOnes) {
   }
   EXPECT_THAT(report, HasSubstr("what evalchemy reports"));
   summary["models"]["final"].erase("math500");
-  write_text(run / "evaluation/summary.json", summary.dump());
-  (void)write_report(run.path());
-  EXPECT_THAT(read_file(run / "report.md"), Not(HasSubstr("evalchemy")));
+  EXPECT_THAT(whole_report(), Not(HasSubstr("evalchemy")));
 }
 
 /// Lines of a table have the same width, which fits a terminal.
@@ -454,9 +431,7 @@ void expect_tables_fit(const std::string& text) {
   }
 }
 
-TEST(Report, TablesLineUpAndFitTheirWidth) {
-  const TemporaryDirectory run;
-  Json summary;
+TEST_F(Report, TablesLineUpAndFitTheirWidth) {
   for (const char* model : {"base", "Qwen2.5-Coder-7B-Instruct-two"}) {
     for (const char* method : {"ar", "jacobi.block_size=128,verification_size=4"}) {
       Json all = figures(0.9, 12.25, 1234567, 1.5);
@@ -471,8 +446,7 @@ TEST(Report, TablesLineUpAndFitTheirWidth) {
     }
   }
   summary["models"]["other"] = summary["models"]["base"];
-  write_text(run / "evaluation/summary.json", summary.dump());
-  const std::string tables = write_report(run.path()).evaluation;
+  const std::string tables = evaluation();
   expect_tables_fit(read_file(run / "report.md"));
   EXPECT_NE(cell_of(tables, {"base", "ar"}, "over AR, batch 1"), "no such cell");
 }
@@ -510,8 +484,7 @@ TEST(MarkdownTable, TextIsClippedBetweenCharacters) {
   EXPECT_EQ(clipped("→→", 1), "…");
 }
 
-TEST(Report, EveryPartThatIsThereIsShown) {
-  const TemporaryDirectory run;
+TEST_F(Report, EveryPartThatIsThereIsShown) {
   write_evaluation(run);
   std::string metrics;
   for (int step = 1; step <= 4; ++step) {
@@ -538,8 +511,7 @@ TEST(Report, EveryPartThatIsThereIsShown) {
       Json{{"records", 500}, {"kept", 321}, {"dropped", {{{"rule", "too long"}, {"count", 179}}}}}
           .dump());
   write_text(run / "run.json", Json{{"status", "finished"}, {"commit", "abc"}}.dump());
-  (void)write_report(run.path());
-  const std::string report = read_file(run / "report.md");
+  const std::string report = whole_report();
   for (const char* part :
        {"## Accuracy and speed", "## Training", "8.0000 → 2.0000", "2500", "## Trajectories",
         "| 1     | 16         | 321     | 4567   | 1.25      | 0              | 93.5 %             "
@@ -557,8 +529,7 @@ TEST(Report, EveryPartThatIsThereIsShown) {
   }
 }
 
-TEST(Report, RoundsFollowEachOtherOnTheStepAxisAndLossesAreSmoothed) {
-  const TemporaryDirectory run;
+TEST_F(Report, RoundsFollowEachOtherOnTheStepAxisAndLossesAreSmoothed) {
   std::string metrics;
   for (int round = 1; round <= 2; ++round) {
     for (int step = 1; step <= 60; ++step) {
@@ -570,7 +541,7 @@ TEST(Report, RoundsFollowEachOtherOnTheStepAxisAndLossesAreSmoothed) {
     }
   }
   write_text(run / "metrics.1.jsonl", metrics);
-  (void)write_report(run.path());
+  (void)evaluation();
   const std::string losses = read_file(run / "figures/loss_consistency.svg");
   for (const char* text : {">round 1<", ">round 2<", ">120<", "stroke-opacity"}) {
     EXPECT_THAT(losses, HasSubstr(text));
@@ -594,8 +565,7 @@ TEST(Report, RoundsFollowEachOtherOnTheStepAxisAndLossesAreSmoothed) {
 }
 
 /// As by `jforge finetune`: round 0 has no teacher.
-TEST(Report, OrdinaryTrainingHasNoConsistencyLoss) {
-  const TemporaryDirectory run;
+TEST_F(Report, OrdinaryTrainingHasNoConsistencyLoss) {
   std::string metrics;
   for (int step = 1; step <= 4; ++step) {
     metrics += Json{{"round", 0},
@@ -607,16 +577,14 @@ TEST(Report, OrdinaryTrainingHasNoConsistencyLoss) {
                "\n";
   }
   write_text(run / "metrics.1.jsonl", metrics);
-  (void)write_report(run.path());
-  const std::string report = read_file(run / "report.md");
+  const std::string report = whole_report();
   EXPECT_THAT(report, HasSubstr("8.0000 → 2.0000"));
   EXPECT_THAT(report, HasSubstr("(figures/loss_autoregressive.svg)"));
   EXPECT_THAT(report, Not(HasSubstr("onsistency")));
   EXPECT_FALSE(std::filesystem::exists(run / "figures/loss_consistency.svg"));
 }
 
-TEST(Report, WhatARunDoesNotHoldIsSaid) {
-  const TemporaryDirectory run;
+TEST_F(Report, WhatARunDoesNotHoldIsSaid) {
   EXPECT_THAT(write_report(run.path()).evaluation, IsEmpty());
   const std::string report = read_file(run / "report.md");
   EXPECT_THAT(report, HasSubstr("# jforge_test_"));
@@ -628,19 +596,18 @@ TEST(Report, WhatARunDoesNotHoldIsSaid) {
   EXPECT_THAT(report, Not(HasSubstr(".svg")));
 }
 
-TEST(Report, GarbledFilesAreNamed) {
+TEST_F(Report, GarbledFilesAreNamed) {
   for (const char* name : {"evaluation/summary.json", "sweep/sweep.json", "run.json",
                            "prompts_import.json", "round-1/generation.json", "metrics.1.jsonl"}) {
-    const TemporaryDirectory run;
-    write_text(run / name, "{\"half\": \n");
-    EXPECT_THAT(test::message_of<DataError>([&] { return write_report(run.path()); }),
+    const TemporaryDirectory garbled;
+    write_text(garbled / name, "{\"half\": \n");
+    EXPECT_THAT(test::message_of<DataError>([&] { return write_report(garbled.path()); }),
                 HasSubstr(name))
         << "accepted: " << name;
   }
 }
 
-TEST(Report, AnUnwritableDirectoryIsAnEnvironmentError) {
-  const TemporaryDirectory run;
+TEST_F(Report, AnUnwritableDirectoryIsAnEnvironmentError) {
   write_text(run / "figures", "");  // in the place of a directory
   EXPECT_THROW((void)write_report(run.path()), EnvironmentError);
 }

@@ -64,10 +64,16 @@ std::vector<int> first(int count) {
   return numbers;
 }
 
-TEST(RunComparison, ARunAgainstItselfDiffersInNothing) {
-  const TemporaryDirectory run;
-  write_evaluation(run / "evaluation", "final", {1, 2});
-  const ComparedRun side{run.path(), {{"train.steps", "4"}}};
+class RunComparison : public ::testing::Test {
+ protected:
+  const TemporaryDirectory a;
+  const TemporaryDirectory b;
+  const TemporaryDirectory c;
+};
+
+TEST_F(RunComparison, ARunAgainstItselfDiffersInNothing) {
+  write_evaluation(a / "evaluation", "final", {1, 2});
+  const ComparedRun side{a.path(), {{"train.steps", "4"}}};
   EXPECT_THAT(compare_runs(side, side),
               AllOf(HasSubstr("Both have the same configuration"), HasSubstr("+0.0 (-9.2 to +9.2)"),
                     HasSubstr("within chance"), HasSubstr("95.0 % → 95.0 %"),
@@ -75,9 +81,7 @@ TEST(RunComparison, ARunAgainstItselfDiffersInNothing) {
                     HasSubstr("## Verdicts that differ\n\nNone."), Not(HasSubstr("only in"))));
 }
 
-TEST(RunComparison, ConfigurationKeysThatDifferAreListed) {
-  const TemporaryDirectory a;
-  const TemporaryDirectory b;
+TEST_F(RunComparison, ConfigurationKeysThatDifferAreListed) {
   write_text(a / "run.json", "{}");
   write_text(b / "run.json", "{}");
   const std::string text = compare_runs({a.path(), {{"same", "1"}, {"rate", "2"}, {"old", "3"}}},
@@ -90,9 +94,7 @@ TEST(RunComparison, ConfigurationKeysThatDifferAreListed) {
               HasSubstr(a.path().string() + " records no configuration"));
 }
 
-TEST(RunComparison, LongValuesAreAListAndNoTableIsWide) {
-  const TemporaryDirectory a;
-  const TemporaryDirectory b;
+TEST_F(RunComparison, LongValuesAreAListAndNoTableIsWide) {
   write_evaluation(a.path(), "Qwen2.5-Coder-7B-Instruct", {1});
   write_evaluation(b.path(), "Qwen2.5-Coder-7B-Distilled", first(24));
   const auto samples = b / "Qwen2.5-Coder-7B-Distilled/gsm8k.jacobi.jsonl";
@@ -106,15 +108,12 @@ TEST(RunComparison, LongValuesAreAListAndNoTableIsWide) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const auto further = std::ranges::count_if(
-        line, [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U; });
+        line, [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U; });
     EXPECT_TRUE(!line.starts_with("|") || std::ssize(line) - further <= 100) << line;
   }
 }
 
-TEST(RunComparison, SmallDifferencesAreChanceAndLargeOnesAreNot) {
-  const TemporaryDirectory a;
-  const TemporaryDirectory b;
-  const TemporaryDirectory c;
+TEST_F(RunComparison, SmallDifferencesAreChanceAndLargeOnesAreNot) {
   write_evaluation(a.path(), "final", first(4));
   write_evaluation(b.path(), "final", {0, 1, 2, 10, 11});
   write_evaluation(c.path(), "final", first(24));
@@ -125,9 +124,7 @@ TEST(RunComparison, SmallDifferencesAreChanceAndLargeOnesAreNot) {
               AllOf(HasSubstr("beyond chance"), HasSubstr("-50.0 (-")));
 }
 
-TEST(RunComparison, FlippedVerdictsAreListedUpToTwenty) {
-  const TemporaryDirectory a;
-  const TemporaryDirectory b;
+TEST_F(RunComparison, FlippedVerdictsAreListedUpToTwenty) {
   write_evaluation(a.path(), "final", {39});
   write_evaluation(b.path(), "final", first(24));
   const std::string text = compare_runs({a.path()}, {b.path()});
@@ -142,10 +139,7 @@ TEST(RunComparison, FlippedVerdictsAreListedUpToTwenty) {
   EXPECT_LT(text.find("| gsm8k/2 "), text.find("| gsm8k/10 ")) << "in the benchmark's order";
 }
 
-TEST(RunComparison, OnlyProblemsThatBothHaveArePaired) {
-  const TemporaryDirectory a;
-  const TemporaryDirectory b;
-  const TemporaryDirectory c;
+TEST_F(RunComparison, OnlyProblemsThatBothHaveArePaired) {
   write_evaluation(a.path(), "final", {1});
   write_evaluation(b.path(), "final", {11}, "gsm8k/v1", 10);
   write_evaluation(c.path(), "final", {101}, "gsm8k/v1", 100);
@@ -159,9 +153,7 @@ TEST(RunComparison, OnlyProblemsThatBothHaveArePaired) {
                     Not(HasSubstr("in one of the two only"))));
 }
 
-TEST(RunComparison, AProblemThatStandsTwiceCountsTwice) {
-  const TemporaryDirectory a;
-  const TemporaryDirectory b;
+TEST_F(RunComparison, AProblemThatStandsTwiceCountsTwice) {
   write_evaluation(a.path(), "final", {20, 21, 22, 23});
   write_evaluation(b.path(), "final", first(24));
   // The last 20 are identical; both fail the same 4.
@@ -176,9 +168,7 @@ TEST(RunComparison, AProblemThatStandsTwiceCountsTwice) {
                     Not(HasSubstr("in one of the two only"))));
 }
 
-TEST(RunComparison, AnAnswerCannotCommandTheTerminal) {
-  const TemporaryDirectory a;
-  const TemporaryDirectory b;
+TEST_F(RunComparison, AnAnswerCannotCommandTheTerminal) {
   write_evaluation(a.path(), "final", {1});
   write_evaluation(b.path(), "final", {2});
   const auto samples = a / "final/gsm8k.jacobi.jsonl";
@@ -190,15 +180,13 @@ TEST(RunComparison, AnAnswerCannotCommandTheTerminal) {
   EXPECT_THAT(text, Not(HasSubstr("\u009b")));
 }
 
-TEST(RunComparison, DifferentScorersAreCalledOut) {
-  const TemporaryDirectory a;
-  const TemporaryDirectory b;
+TEST_F(RunComparison, DifferentScorersAreCalledOut) {
   write_evaluation(a.path(), "final", {1}, "gsm8k/v1");
   write_evaluation(b.path(), "final", {1}, "gsm8k/v2");
   EXPECT_THAT(compare_runs({a.path()}, {b.path()}), HasSubstr("the accuracies do not compare"));
 }
 
-TEST(RunComparison, SettingsThatDifferAreListed) {
+TEST_F(RunComparison, SettingsThatDifferAreListed) {
   const TemporaryDirectory directory;
   const auto evaluated = [&](const char* name, const Json& settings) {
     write_evaluation(directory / name, "final", {1});
@@ -218,7 +206,7 @@ TEST(RunComparison, SettingsThatDifferAreListed) {
   EXPECT_THAT(compare_runs(greedy, greedy), Not(HasSubstr("different settings")));
 }
 
-TEST(RunComparison, AccuracyByEachRuleIsCompared) {
+TEST_F(RunComparison, AccuracyByEachRuleIsCompared) {
   const TemporaryDirectory directory;
   for (const char* name : {"a", "b"}) {
     write_evaluation(directory / name, "final", {0, 1});
@@ -232,26 +220,20 @@ TEST(RunComparison, AccuracyByEachRuleIsCompared) {
                         "62.5 %\n"));
 }
 
-TEST(RunComparison, TheOnlyOtherModelsArePaired) {
-  const TemporaryDirectory a;
-  const TemporaryDirectory b;
+TEST_F(RunComparison, TheOnlyOtherModelsArePaired) {
   write_evaluation(a.path(), "sft", {1});
   write_evaluation(b.path(), "cllm", {2});
   EXPECT_THAT(compare_runs({a.path()}, {b.path()}), HasSubstr("sft → cllm"));
 }
 
-TEST(RunComparison, WhatOneSideLacksIsNamed) {
-  const TemporaryDirectory a;
-  const TemporaryDirectory b;
+TEST_F(RunComparison, WhatOneSideLacksIsNamed) {
   write_evaluation(a / "evaluation", "final", {1});
   write_text(b / "run.json", "{}");
   EXPECT_THAT(compare_runs({a.path()}, {b.path()}), HasSubstr("only in A: final, gsm8k, jacobi"));
   EXPECT_THAT(compare_runs({b.path()}, {a.path()}), HasSubstr("only in B: final, gsm8k, jacobi"));
 }
 
-TEST(RunComparison, WhatIsNoRunIsRefused) {
-  const TemporaryDirectory a;
-  const TemporaryDirectory b;
+TEST_F(RunComparison, WhatIsNoRunIsRefused) {
   write_evaluation(a.path(), "final", {1});
   for (const auto& path : {b.path(), b / "absent"}) {
     EXPECT_THAT(test::message_of<DataError>([&] { return compare_runs({a.path()}, {path}); }),
@@ -259,9 +241,7 @@ TEST(RunComparison, WhatIsNoRunIsRefused) {
   }
 }
 
-TEST(RunComparison, GarbledFilesAreNamed) {
-  const TemporaryDirectory a;
-  const TemporaryDirectory b;
+TEST_F(RunComparison, GarbledFilesAreNamed) {
   write_evaluation(a.path(), "final", {1});
   const auto refused = [&](const std::string& named) {
     EXPECT_THAT(test::message_of<DataError>([&] { return compare_runs({a.path()}, {b.path()}); }),
@@ -281,13 +261,13 @@ TEST(RunComparison, GarbledFilesAreNamed) {
 }
 
 TEST(EvaluationDirectory, IsFoundInARunASweepAndItself) {
-  const TemporaryDirectory run;
-  EXPECT_EQ(evaluation_directory_of(run.path()), std::filesystem::path());
-  write_text(run / "sweep/summary.json", "{}");
-  EXPECT_EQ(evaluation_directory_of(run.path()), run / "sweep");
-  write_text(run / "evaluation/summary.json", "{}");
-  EXPECT_EQ(evaluation_directory_of(run.path()), run / "evaluation");
-  EXPECT_EQ(evaluation_directory_of(run / "evaluation"), run / "evaluation");
+  const TemporaryDirectory a;
+  EXPECT_EQ(evaluation_directory_of(a.path()), std::filesystem::path());
+  write_text(a / "sweep/summary.json", "{}");
+  EXPECT_EQ(evaluation_directory_of(a.path()), a / "sweep");
+  write_text(a / "evaluation/summary.json", "{}");
+  EXPECT_EQ(evaluation_directory_of(a.path()), a / "evaluation");
+  EXPECT_EQ(evaluation_directory_of(a / "evaluation"), a / "evaluation");
 }
 
 }  // namespace
