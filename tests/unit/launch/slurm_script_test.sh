@@ -110,7 +110,11 @@ run_case() {
   wait "$script"
   code=$?
 }
-expect_code() { [ "$code" -eq "$1" ] || fail "exit code $code instead of $1"; }
+# expect_code CODE [requeued|not_requeued]
+expect_code() {
+  [ "$code" -eq "$1" ] || fail "exit code $code instead of $1"
+  [ -z "${2:-}" ] || "expect_$2"
+}
 expect_requeued() { [ "$(cat "$work/scontrol_calls" 2>/dev/null)" = "requeue 17" ] || fail "was not queued again once"; }
 expect_not_requeued() { [ ! -e "$work/scontrol_calls" ] || fail "was queued again"; }
 
@@ -118,8 +122,7 @@ stops_when_warned='trap "say interrupted; exit 75" USR2; touch "$WORK/ready"
 for _ in $(seq 600); do sleep 0.1; done; exit 1'
 
 run_case "finished" 'say finished; exit 0'
-expect_code 0
-expect_not_requeued
+expect_code 0 not_requeued
 for argument in -n 4 OMP_NUM_THREADS slot:PE=3 oob_tcp_keepalive_time "$work/bin/jforge" run \
   some.toml "run.directory=\"$work/run\"" train.ar_weight=2.0; do
   grep -qxF -- "$argument" "$work/mpirun_arguments" || fail "mpirun did not get $argument"
@@ -127,29 +130,23 @@ done
 grep -qx -- --oversubscribe "$work/mpirun_arguments" && fail "mpirun got an option for local runs"
 
 run_case "warned before the time limit" "$stops_when_warned" USR2
-expect_code 0
-expect_requeued
+expect_code 0 requeued
 
 # Each signal interrupts a wait of the script.
 run_case "warned three times" "${stops_when_warned/say inter/sleep 1; say inter}" "USR2 USR2 USR2"
-expect_code 0
-expect_requeued
+expect_code 0 requeued
 
 run_case "warned, but mpirun says 1" "${stops_when_warned/exit 75/exit 1}" USR2
-expect_code 0
-expect_requeued
+expect_code 0 requeued
 
 run_case "terminated" "$stops_when_warned" TERM
-expect_code 75
-expect_not_requeued
+expect_code 75 not_requeued
 
 run_case "restarted too often" "$stops_when_warned" USR2 SLURM_RESTART_COUNT=3 JFORGE_MAX_RESTARTS=3
-expect_code 75
-expect_not_requeued
+expect_code 75 not_requeued
 
 run_case "the last restart allowed" "$stops_when_warned" USR2 SLURM_RESTART_COUNT=2 JFORGE_MAX_RESTARTS=3
-expect_code 0
-expect_requeued
+expect_code 0 requeued
 
 # Prints the words that the ranks got between the run directory and the first --set.
 resumed() { sed -n '/^run.directory=/,/^--set$/p' "$work/mpirun_arguments" | sed '1d;$d' | tr '\n' ' ' | sed 's/ $//'; }
@@ -199,8 +196,7 @@ unset RESUME
 
 for failure in 2 3 5; do
   run_case "failed with $failure, which would come again" "say failed; exit $failure"
-  expect_code $failure
-  expect_not_requeued
+  expect_code $failure not_requeued
 done
 
 failures_noted=$work/run/logs/slurm-17.failed
@@ -232,18 +228,15 @@ rm -f "$failures_noted"
 for failure in 4 70 137; do
   rm -f "$failures_noted"
   run_case "failed with $failure" "say failed; exit $failure"
-  expect_code 0
-  expect_requeued
+  expect_code 0 requeued
 done
 run_case "failed again" 'say failed; exit 137' - SLURM_RESTART_COUNT=1
 expect_requeued
 run_case "failed a third time" 'say failed; exit 137' - SLURM_RESTART_COUNT=2
-expect_code 137
-expect_not_requeued
+expect_code 137 not_requeued
 run_case "failed once more, but after a checkpoint" \
   'd=$WORK/run/checkpoints/$RANDOM$RANDOM; mkdir "$d"; touch "$d/manifest.json"; say failed; exit 137' - SLURM_RESTART_COUNT=3
-expect_code 0
-expect_requeued
+expect_code 0 requeued
 [ "$(wc -l <"$failures_noted")" -eq 1 ] || fail "a checkpoint did not begin the count anew"
 for place in directory link; do
   if [ $place = link ]; then
@@ -253,8 +246,7 @@ for place in directory link; do
   for name in gsm8k.ar.attempt-1.rank-0-of-4.part gsm8k.speed; do
     run_case "failed once more, but after a line of $name, the run directory is a $place" \
       "d=\$WORK/run/evaluation/base; mkdir -p \"\$d\"; echo {} >>\"\$d/$name\"; say failed; exit 137"
-    expect_code 0
-    expect_requeued
+    expect_code 0 requeued
     [ "$(wc -l <"$failures_noted")" -eq 1 ] || fail "an evaluated sample did not begin the count anew"
   done
 done
@@ -265,8 +257,7 @@ ln -s "$work/elsewhere" "$work/run/checkpoints"
 RUN=$(realpath -s --relative-to=. "$work/run")
 run_case "failed once more, but after a checkpoint in a folder that is a link" \
   'd=$WORK/run/checkpoints/$RANDOM$RANDOM; mkdir "$d"; touch "$d/manifest.json"; say failed; exit 137' - SLURM_RESTART_COUNT=3
-expect_code 0
-expect_requeued
+expect_code 0 requeued
 [ "$(wc -l <"$failures_noted")" -eq 1 ] || fail "a checkpoint behind a link did not begin the count anew"
 mkdir "$work/evaluation"
 ln -s ../run "$work/evaluation/run"
@@ -276,41 +267,34 @@ for start in 0 1 2; do
   run_case "failed start $start below a folder named evaluation, without a commit" \
     'echo {} >>"$WORK/run/journal.jsonl"; say failed; exit 70' - SLURM_RESTART_COUNT=$start
 done
-expect_code 70
-expect_not_requeued
+expect_code 70 not_requeued
 unset RUN
 mkdir "$work/unwritable"
 : >"$work/unwritable/logs"
 RUN="$work/unwritable"
 run_case "failed where that cannot be noted" 'say failed; exit 4'
-expect_code 4
-expect_not_requeued
+expect_code 4 not_requeued
 unset RUN
 rm -f "$failures_noted"
 run_case "failed again before another bound" 'say failed; exit 137' - SLURM_RESTART_COUNT=1
 run_case "another bound" 'say failed; exit 137' - JFORGE_MAX_FAILURES=2
-expect_code 137
-expect_not_requeued
+expect_code 137 not_requeued
 rm -f "$failures_noted"
 run_case "failed, restarted too often" 'say failed; exit 137' - SLURM_RESTART_COUNT=3 JFORGE_MAX_RESTARTS=3
-expect_code 137
-expect_not_requeued
+expect_code 137 not_requeued
 
 never_stops='trap "" USR2; trap "exit 1" INT; touch "$WORK/ready"; for _ in $(seq 600); do sleep 0.1; done; exit 0'
 run_case "warned, but no boundary comes before the time limit" "$never_stops" USR2 END_TIME="4 seconds"
 grep -q "ended with exit code 143" "$work/log" || fail "was not ended before the limit"
-expect_code 0
-expect_requeued
+expect_code 0 requeued
 rm -f "$failures_noted"
 
 printf '{\n  "status": "interrupted"\n}\n' >"$work/run/run.json"
 run_case "failed before its first line, an old attempt was interrupted" 'exit 2'
-expect_code 2
-expect_not_requeued
+expect_code 2 not_requeued
 
 run_case "claims success without finishing" 'say running; exit 0'
-expect_code 70
-expect_not_requeued
+expect_code 70 not_requeued
 
 run_case "unknown launcher" 'say finished' - JFORGE_LAUNCHER=telegraph
 expect_code 2
@@ -337,16 +321,13 @@ expect_code 0
 [ "$(grep -c "warning: this srun has no --ignore-signals" "$work/log")" -eq 1 ] || fail "no warning, or several"
 ! grep -q -e --ignore-signals "$work/mpirun_arguments" || fail "srun got an option that it does not know"
 run_case "cancelled under srun" "$stops_when_warned" CANCEL JFORGE_LAUNCHER=srun IGNORES=1
-expect_code 75
-expect_not_requeued
+expect_code 75 not_requeued
 run_case "warned under srun" "$stops_when_warned" USR2 JFORGE_LAUNCHER=srun IGNORES=1
-expect_code 0
-expect_requeued
+expect_code 0 requeued
 run_case "warned under srun, but no boundary comes before the time limit" "$never_stops" USR2 JFORGE_LAUNCHER=srun IGNORES=1 \
   END_TIME="4 seconds"
 grep -q "ended with exit code 137" "$work/log" || fail "was not ended before the limit"
-expect_code 0
-expect_requeued
+expect_code 0 requeued
 rm -f "$failures_noted"
 
 ends='echo "limit ${SLURM_JOB_END_TIME:-none}"; say finished; exit 0'
