@@ -61,22 +61,6 @@ TEST(GreedyDecoder, PrefillGivesTheFirstTokenAndEachForwardOneMore) {
   EXPECT_EQ(result.stop, StopReason::length);
 }
 
-TEST(GreedyDecoder, OneTokenNeedsNoForward) {
-  for (const bool by_eos : {true, false}) {
-    const auto decoder = make_greedy_decoder(
-        {.prompt = {5}, .max_new_tokens = by_eos ? 9 : 1, .eos_ids = {3, by_eos ? 8 : 4}});
-    EXPECT_EQ(ids(draft_of(*decoder)), std::vector<TokenId>{5});
-    EXPECT_EQ(decoder->pending().front().first_output, 0U);
-    advance(*decoder, {8});
-    ASSERT_TRUE(decoder->finished());
-    const auto result = decoder->take_result();
-    EXPECT_EQ(result.prefill_forwards, 1);
-    EXPECT_EQ(result.forwards, 0);
-    EXPECT_EQ(result.tokens, std::vector<TokenId>{8});
-    EXPECT_EQ(result.stop, by_eos ? StopReason::eos : StopReason::length);
-  }
-}
-
 TEST(DecodingCost, TheFirstTokenOfEachSequenceIsThePrefills) {
   DecodingCost cost{.sequences = 1, .tokens = 9, .forwards = 4};
   EXPECT_EQ(cost.tokens_per_forward(), 2.0);
@@ -102,53 +86,29 @@ std::unique_ptr<SequenceDecoder> started(DraftWindow window, std::int64_t max_ne
   return decoder;
 }
 
-TEST(RunningWindow, RejectionKeepsThePredictionsAndRefills) {
-  const auto decoder = started(DraftWindow::running, 100);
-  const auto draft = ids(draft_of(*decoder));
-  ASSERT_EQ(draft.size(), 4U);
-  EXPECT_EQ(draft[0], 10);
-  EXPECT_TRUE(drawn_from(std::span(draft).subspan(1), {100, 101, 102}));
-  // Only draft[1] is right: a = 2; then [g_1, g_2, g_3 | a filler].
-  advance(*decoder, {draft[1], 50, 51, 52});
-  EXPECT_EQ(decoder->kv_length(), 5);
-  const auto next = ids(draft_of(*decoder));
-  ASSERT_EQ(next.size(), 4U);
-  EXPECT_EQ(next[0], 50);
-  EXPECT_EQ(next[1], 51);
-  EXPECT_EQ(next[2], 52);
-  EXPECT_TRUE(drawn_from(std::span(next).subspan(3), {100, 101, 102, 10, draft[1]}));
-}
-
-TEST(RunningWindow, FullAcceptanceStartsFromTheLastPrediction) {
-  const auto decoder = started(DraftWindow::running, 100);
-  const auto draft = ids(draft_of(*decoder));
-  advance(*decoder, {draft[1], draft[2], draft[3], 60});
-  EXPECT_EQ(decoder->kv_length(), 7);
-  const auto next = ids(draft_of(*decoder));
-  ASSERT_EQ(next.size(), 4U);
-  EXPECT_EQ(next[0], 60);
-  EXPECT_TRUE(
-      drawn_from(std::span(next).subspan(1), {100, 101, 102, 10, draft[1], draft[2], draft[3]}));
-}
-
-TEST(RunningWindow, FillersOfOneRequestComeFromOneStream) {
+TEST(RunningWindow, KeepsPredictionsAndFillsFromOneStream) {
   const auto decoder = started(DraftWindow::running, 100);
   RandomStream stream(5, RandomPurpose::jacobi_draft, 0, 3, 0);
   std::vector<TokenId> context{100, 101, 102};
-  auto draft = ids(draft_of(*decoder));
-  for (std::size_t j = 1; j < 4; ++j) {
-    EXPECT_EQ(draft[j], context[static_cast<std::size_t>(stream.below(context.size()))]);
-  }
+  std::vector<TokenId> draft;
+  const auto expect_draft = [&](std::vector<TokenId> expected) {
+    while (expected.size() < 4) {
+      expected.push_back(context[static_cast<std::size_t>(stream.below(context.size()))]);
+    }
+    draft = ids(draft_of(*decoder));
+    EXPECT_EQ(draft, expected);
+    EXPECT_EQ(decoder->kv_length(), std::ssize(context));
+  };
+  expect_draft({10});
   advance(*decoder, {70, 71, 72, 73});
   context.push_back(10);
-  EXPECT_EQ(ids(draft_of(*decoder)), (std::vector<TokenId>{70, 71, 72, 73})) << "nothing to fill";
+  expect_draft({70, 71, 72, 73});  // nothing to fill
   advance(*decoder, {71, 72, 80, 81});
   context.insert(context.end(), {70, 71, 72});
-  draft = ids(draft_of(*decoder));
-  EXPECT_EQ(std::vector<TokenId>(draft.begin(), draft.begin() + 2), (std::vector<TokenId>{80, 81}));
-  for (std::size_t j = 2; j < 4; ++j) {
-    EXPECT_EQ(draft[j], context[static_cast<std::size_t>(stream.below(context.size()))]);
-  }
+  expect_draft({80, 81});
+  advance(*decoder, {draft[1], draft[2], draft[3], 60});
+  context.insert(context.end(), draft.begin(), draft.end());
+  expect_draft({60});
 }
 
 TEST(RunningWindow, DraftIsCutToWhatRemains) {
@@ -183,63 +143,6 @@ TEST(ShrinkingWindow, DraftShrinksUntilTheBlockIsDone) {
   EXPECT_EQ(result.tokens, (std::vector<TokenId>{10, draft[1], 50, 53, 55, next[1], 99}));
   EXPECT_EQ(result.accepted, (std::vector<std::int32_t>{2, 1, 1, 2}));
   EXPECT_TRUE(result.blocks.empty());
-}
-
-TEST(EndOfSequence, PredictedByPrefillEndsWithoutAForward) {
-  for (const DraftWindow window : {DraftWindow::shrinking, DraftWindow::running}) {
-    const auto decoder = started(window, 100, {10});
-    ASSERT_TRUE(decoder->finished());
-    const auto result = decoder->take_result();
-    EXPECT_EQ(result.tokens, std::vector<TokenId>{10});
-    EXPECT_EQ(result.stop, StopReason::eos);
-    EXPECT_EQ(result.prefill_forwards, 1);
-    EXPECT_EQ(result.forwards, 0);
-  }
-}
-
-TEST(EndOfSequence, AsCorrectionItIsAppendedWithoutAnotherForward) {
-  for (const DraftWindow window : {DraftWindow::shrinking, DraftWindow::running}) {
-    const auto decoder = started(window, 100, {2});
-    const auto draft = ids(draft_of(*decoder));
-    advance(*decoder, {draft[1], 2, 51, 52});
-    ASSERT_TRUE(decoder->finished());
-    const auto result = decoder->take_result();
-    EXPECT_EQ(result.tokens, (std::vector<TokenId>{10, draft[1], 2}));
-    EXPECT_EQ(result.accepted, std::vector<std::int32_t>{2});
-    EXPECT_EQ(result.stop, StopReason::eos);
-  }
-}
-
-TEST(EndOfSequence, InsideTheAcceptedRunCutsWhatFollows) {
-  for (const DraftWindow window : {DraftWindow::shrinking, DraftWindow::running}) {
-    const auto decoder = started(window, 100, {2});
-    advance(*decoder, {20, 2, 21, 22});
-    const auto draft = ids(draft_of(*decoder));
-    EXPECT_EQ(draft[1], 2);
-    EXPECT_EQ(draft[2], 21);
-    advance(*decoder, window == DraftWindow::running ? std::vector<TokenId>{2, 21, 30, 31}
-                                                     : std::vector<TokenId>{2, 21, 30});
-    ASSERT_TRUE(decoder->finished());
-    const auto result = decoder->take_result();
-    EXPECT_EQ(result.tokens, (std::vector<TokenId>{10, 20, 2}));
-    EXPECT_EQ(result.accepted, (std::vector<std::int32_t>{1, 1}));
-  }
-}
-
-TEST(EndOfSequence, AfterTheLastAllowedTokenIsNotAskedFor) {
-  for (const DraftWindow window : {DraftWindow::shrinking, DraftWindow::running}) {
-    const auto one = started(window, 1, {2});
-    ASSERT_TRUE(one->finished()) << "prefill has given all that is wanted";
-    EXPECT_EQ(one->take_result().tokens, std::vector<TokenId>{10});
-    const auto two = started(window, 2, {2});
-    EXPECT_EQ(draft_of(*two).size(), 1U);
-    advance(*two, {20});
-    ASSERT_TRUE(two->finished());
-    const auto result = two->take_result();
-    EXPECT_EQ(result.tokens, (std::vector<TokenId>{10, 20}));
-    EXPECT_EQ(result.forwards, 1);
-    EXPECT_EQ(result.stop, StopReason::length);
-  }
 }
 
 /// At every offset of the first three blocks.
