@@ -71,31 +71,25 @@ class BadModels(BadInput):
                 self.check(f"truncated-{keep}", lambda model, keep=keep: os.truncate(model / "model.safetensors", keep),
                            "model.safetensors")
 
-    def test_header_beyond_the_file(self):
-        def damage(model):
+    def test_damaged_or_foreign_models(self):
+        def header(model):
             path = model / "model.safetensors"
-            content = path.read_bytes()
-            path.write_bytes(struct.pack("<Q", 1 << 40) + content[8:])
-        self.check("header", damage, "model.safetensors", "header", str(1 << 40))
+            path.write_bytes(struct.pack("<Q", 1 << 40) + path.read_bytes()[8:])
 
-    def test_wrong_shape(self):
-        def change(tensors):
+        def reshape(tensors):
             tensors["model.layers.1.mlp.up_proj.weight"] = ([32, 64], tensors["model.layers.1.mlp.up_proj.weight"][1])
-        self.check("shape", self.rewrite(change), "model.layers.1.mlp.up_proj.weight", "[32, 64]", "[64, 32]")
 
-    def test_missing_tensor(self):
-        self.check("missing", self.rewrite(lambda tensors: tensors.pop("model.layers.0.self_attn.k_proj.bias")),
-                   "model.layers.0.self_attn.k_proj.bias", "missing")
-
-    def test_missing_weights(self):
-        self.check("none", lambda model: (model / "model.safetensors").unlink(), "model.safetensors")
-
-    def test_other_architecture(self):
-        self.check("gpt2", self.config_damage(architectures=["GPT2LMHeadModel"], model_type="gpt2"),
-                   "GPT2LMHeadModel", "Qwen2ForCausalLM")
-
-    def test_wrong_type_in_the_model_configuration(self):
-        self.check("type", self.config_damage(hidden_size="32"), "config.json", "hidden_size")
+        bias = "model.layers.0.self_attn.k_proj.bias"
+        for name, damage, *says in (
+                ("header", header, "model.safetensors", "header", str(1 << 40)),
+                ("shape", self.rewrite(reshape), "model.layers.1.mlp.up_proj.weight", "[32, 64]", "[64, 32]"),
+                ("missing", self.rewrite(lambda tensors: tensors.pop(bias)), bias, "missing"),
+                ("none", lambda model: (model / "model.safetensors").unlink(), "model.safetensors"),
+                ("gpt2", self.config_damage(architectures=["GPT2LMHeadModel"], model_type="gpt2"), "GPT2LMHeadModel",
+                 "Qwen2ForCausalLM"),
+                ("type", self.config_damage(hidden_size="32"), "config.json", "hidden_size")):
+            with self.subTest(name=name):
+                self.check(name, damage, *says)
 
     def test_two_ranks_name_the_tensor_too(self):
         model = self.model_copy("ranks")
@@ -421,17 +415,13 @@ class BadPrompts(BadInput):
         self.run_refused("empty", INPUT, *self.prompts_file("empty", b""))
         self.run_refused("empty", INPUT, *self.prompts_file("empty", b""), ranks=2)
 
-    def test_no_such_file(self):
-        self.run_refused("absent", INPUT, "--set", 'prompts.files=["/nonexistent/*.jsonl"]', says=["/nonexistent/"])
-
-    def test_no_such_field(self):
-        self.run_refused("field", INPUT, "--set", 'prompts.field="quesiton"', says=["quesiton"])
-
-    def test_all_over_the_limit(self):
-        self.run_refused("long", INPUT, "--set", "prompts.max_prompt_tokens=5", says=["max_prompt_tokens", "24"])
-
-    def test_filter_that_keeps_nothing(self):
-        self.run_refused("filter", INPUT, "--set", 'prompts.keep_if=["question = zebra"]', says=["zebra"])
+    def test_nothing_to_import(self):
+        for name, setting, *says in (("absent", 'prompts.files=["/nonexistent/*.jsonl"]', "/nonexistent/"),
+                                     ("field", 'prompts.field="quesiton"', "quesiton"),
+                                     ("long", "prompts.max_prompt_tokens=5", "max_prompt_tokens", "24"),
+                                     ("filter", 'prompts.keep_if=["question = zebra"]', "zebra")):
+            with self.subTest(name=name):
+                self.run_refused(name, INPUT, "--set", setting, says=says)
 
     def test_invalid_utf8_is_set_aside_and_counted(self):
         bad = b'{"question": "\xff\xfe broken"}\n'

@@ -40,16 +40,23 @@ StepMetrics step(std::int64_t number) {
   return metrics;
 }
 
-// Captured standard error is a file.
-TEST(ProgressDisplay, PipesGetWholeLinesAndTheLastStepAlways) {
+/// Returns what `show` makes a display print, to a file, in this phase.
+template <class Show>
+std::string shown(const char* phase, double interval_ms, const Show& show) {
   CaptureStderr();
-  ProgressDisplay display({}, 1000);
-  display.begin("train round 1");
-  display.step(step(1), 3);
-  display.step(step(2), 3);
-  display.step(step(3), 3);
-  display.end();
-  const std::string text = GetCapturedStderr();
+  ProgressDisplay display({}, interval_ms);
+  display.begin(phase);
+  show(display);
+  return GetCapturedStderr();
+}
+
+TEST(ProgressDisplay, PipesGetWholeLinesAndTheLastStepAlways) {
+  const std::string text = shown("train round 1", 1000, [](ProgressDisplay& display) {
+    display.step(step(1), 3);
+    display.step(step(2), 3);
+    display.step(step(3), 3);
+    display.end();
+  });
   EXPECT_THAT(text, AllOf(HasSubstr("train round 1: 3/3 steps, ETA 0 s, "),
                           HasSubstr("loss 1.5000 (consistency 0.5000, AR 0.1000)")));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
@@ -57,38 +64,32 @@ TEST(ProgressDisplay, PipesGetWholeLinesAndTheLastStepAlways) {
 }
 
 TEST(ProgressDisplay, ShowsEveryStepWhenTheIntervalIsOver) {
-  CaptureStderr();
-  ProgressDisplay display({}, 0);
-  display.begin("train round 1");
-  for (std::int64_t number = 1; number <= 3; ++number) {
-    display.step(step(number), 3);
-  }
-  const std::string text = GetCapturedStderr();
+  const std::string text = shown("train round 1", 0, [](ProgressDisplay& display) {
+    for (std::int64_t number = 1; number <= 3; ++number) {
+      display.step(step(number), 3);
+    }
+  });
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);
   EXPECT_THAT(text, HasSubstr("ETA 0 s"));
 }
 
 TEST(ProgressDisplay, GenerationShowsPromptsAndTokensPerForward) {
-  CaptureStderr();
-  ProgressDisplay display({}, 0);
-  display.begin("generate round 2");
-  display.generation({}, 100);  // no round is open
-  display.generation({5, 10, 305, 200, 450, 300}, 100);
-  const std::string text = GetCapturedStderr();
+  const std::string text = shown("generate round 2", 0, [](ProgressDisplay& display) {
+    display.generation({}, 100);  // no round is open
+    display.generation({5, 10, 305, 200, 450, 300}, 100);
+  });
   EXPECT_THAT(text, HasSubstr("generate round 2: 5/10 prompts"));
   EXPECT_THAT(text, HasSubstr("block TPF 1.50"));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
 }
 
 TEST(ProgressDisplay, GenerationShowsTokensAndTimeLeftBeforeTheFirstLeaseIsCommitted) {
-  CaptureStderr();
-  ProgressDisplay display({}, 0);
-  display.begin("generate round 1");
-  display.generation({0, 10, 0, 0, 0, 0}, 100);
-  display.generation({0, 10, 0, 0, 100, 40}, 100);
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  display.generation({0, 10, 0, 0, 300, 120}, 100);
-  const std::string text = GetCapturedStderr();
+  const std::string text = shown("generate round 1", 0, [](ProgressDisplay& display) {
+    display.generation({0, 10, 0, 0, 0, 0}, 100);
+    display.generation({0, 10, 0, 0, 100, 40}, 100);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    display.generation({0, 10, 0, 0, 300, 120}, 100);
+  });
   EXPECT_THAT(text, HasSubstr("generate round 1: 0/10 prompts, no token yet since 0 s\n"));
   EXPECT_THAT(text,
               ContainsRegex("0/10 prompts, ETA at most [0-9]+ s, [0-9]+ tokens/s, 300 tokens, "
@@ -148,16 +149,14 @@ TEST(BarLine, StaysWithinTheTerminal) {
 
 // Rank 0 may learn of the last commits several times.
 TEST(ProgressDisplay, GenerationEndsWithOneLineForAllPrompts) {
-  CaptureStderr();
-  ProgressDisplay display({}, 1000);
-  display.begin("generate round 1");
-  display.generation({5, 10, 305, 200, 400, 300}, 100);
-  display.generation({10, 10, 610, 400, 600, 400}, 100);
-  display.generation({10, 10, 610, 400, 600, 400}, 100);
-  display.end();
-  display.begin("generate round 2");
-  display.generation({4, 4, 64, 40, 60, 40}, 100, /*parallel=*/true);
-  const std::string text = GetCapturedStderr();
+  const std::string text = shown("generate round 1", 1000, [](ProgressDisplay& display) {
+    display.generation({5, 10, 305, 200, 400, 300}, 100);
+    display.generation({10, 10, 610, 400, 600, 400}, 100);
+    display.generation({10, 10, 610, 400, 600, 400}, 100);
+    display.end();
+    display.begin("generate round 2");
+    display.generation({4, 4, 64, 40, 60, 40}, 100, /*parallel=*/true);
+  });
   EXPECT_THAT(text, HasSubstr("generate round 1: 10/10 prompts"));
   EXPECT_THAT(text, HasSubstr("10/10 prompts, ETA 0 s, "));
   EXPECT_THAT(text, HasSubstr("block TPF 1.50\n"));
@@ -167,12 +166,10 @@ TEST(ProgressDisplay, GenerationEndsWithOneLineForAllPrompts) {
 }
 
 TEST(ProgressDisplay, ImportShowsWhatIsReadThenWhatIsTokenised) {
-  CaptureStderr();
-  ProgressDisplay display({}, 0);
-  display.begin("import");
-  display.import({.records = 1200, .bytes = 5'250'000, .encoded = 0, .candidates = 0});
-  display.import({.records = 2000, .bytes = 9'000'000, .encoded = 4096, .candidates = 10000});
-  const std::string text = GetCapturedStderr();
+  const std::string text = shown("import", 0, [](ProgressDisplay& display) {
+    display.import({.records = 1200, .bytes = 5'250'000, .encoded = 0, .candidates = 0});
+    display.import({.records = 2000, .bytes = 9'000'000, .encoded = 4096, .candidates = 10000});
+  });
   EXPECT_THAT(text, HasSubstr("import: 1200 records, 5.2 MB read, "));
   EXPECT_THAT(text, HasSubstr(" MB/s\n"));
   EXPECT_THAT(text,
@@ -181,24 +178,22 @@ TEST(ProgressDisplay, ImportShowsWhatIsReadThenWhatIsTokenised) {
 }
 
 TEST(ProgressDisplay, EvaluationShowsTokensPerSecondAndTimeLeftAndEndsOnce) {
-  CaptureStderr();
-  ProgressDisplay display({}, 1000);
-  display.begin("evaluate final");
-  const auto progress = [](std::string task, std::int64_t done, std::int64_t tokens) {
-    return EvaluationProgress{
-        .task = std::move(task),
-        .method = "jacobi",
-        .samples_done = done,
-        .samples_total = 3,
-        .samples_here = done,
-        .cost = {.sequences = 2, .tokens = tokens, .forwards = tokens / 2 - 1}};
-  };
-  display.evaluation(progress("gsm8k", 1, 40));
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  display.evaluation(progress("math", 2, 60));
-  display.evaluation(progress("math", 3, 100));
-  display.evaluation(progress("math", 3, 100));
-  const std::string text = GetCapturedStderr();
+  const std::string text = shown("evaluate final", 1000, [](ProgressDisplay& display) {
+    const auto progress = [](std::string task, std::int64_t done, std::int64_t tokens) {
+      return EvaluationProgress{
+          .task = std::move(task),
+          .method = "jacobi",
+          .samples_done = done,
+          .samples_total = 3,
+          .samples_here = done,
+          .cost = {.sequences = 2, .tokens = tokens, .forwards = tokens / 2 - 1}};
+    };
+    display.evaluation(progress("gsm8k", 1, 40));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    display.evaluation(progress("math", 2, 60));
+    display.evaluation(progress("math", 3, 100));
+    display.evaluation(progress("math", 3, 100));
+  });
   EXPECT_THAT(text, testing::MatchesRegex("evaluate final: 3/3 samples, ETA 0 s, math jacobi: "
                                           "[0-9]+ tokens/s on this rank, TPF 2.00\n"));
   const double rate = std::stod(text.substr(text.find("jacobi: ") + 8));
