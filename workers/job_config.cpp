@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "data/tasks/task.h"
+#include "model/decoding/decoding_method.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -194,6 +195,15 @@ void JobConfig::validate(int ranks) const {
     }
     noise_schedule(number).validate();
     train_config(number).validate();
+  }
+  for (const std::string& method : evaluate.methods) {
+    if (train.drafter == Drafter::none && !evaluate.tasks.empty() &&
+        make_decoding_method(method, evaluate.decoding, 0).needs_drafter) {
+      throw ConfigError(
+          fmt::format("evaluate.methods: \"{}\" needs a drafter, and this run trains "
+                      "none; set train.drafter, or leave the method out",
+                      method));
+    }
   }
   validate_early_stop(*this);
   if (train.filter.task && !prompts.answer_field) {

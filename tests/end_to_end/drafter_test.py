@@ -174,6 +174,8 @@ class DrafterTraining(EndToEndTest):
 
     def test_what_a_frozen_model_has_no_use_for_is_refused(self):
         config, _ = self.config("refused")
+        result = self.jforge("run", config, "--set", "evaluate.methods=['ar', 'draft']", expect=2)
+        self.assertIn('evaluate.methods: "draft" needs a drafter, and this run trains none', result.err)
         for setting, advice in (("train.zero_stage=3", "set train.zero_stage = 0 or 1"),
                                 ("train.ar_weight=1", "set train.ar_weight = 0"),
                                 ("train.early_stop_every=2", "set train.early_stop_every = 0"),

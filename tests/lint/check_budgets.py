@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 CODE = {".cpp", ".h", ".cu", ".cuh", ".py", ".sh", ".cmake", ".c"}
-LINES = {"source": 86_800, "tests": 72_100}  # with AMX, tune and copies of the state; to fall to 80,000 and 66,000
+LINES = {"source": 86_900, "tests": 72_200}  # with AMX, tune, copies and drafters; to fall to 80,000 and 66,000
 WORDS = {"README.md": 1_300, "ARCHITECTURE.md": 1_800, "CONTRIBUTING.md": 1_300, "all pages": 44_600}
 PAGE_LINES = {"CHANGELOG.md": 60}
 
