@@ -702,7 +702,7 @@ void TrainingTransformer::State::backward_noisy_rows(const LayerPass& all,
 
 TrainingTransformer::TrainingTransformer(const TransformerConfig& config,
                                          const ParameterTable& table, KernelSet& kernels,
-                                         MemoryAccount& account, Options options)
+                                         MemoryAccount& account, const Options& options)
     : state_(std::make_unique<State>(config, table, kernels, account, options)) {
   expect(options.compute == DType::float32 || options.compute == DType::bfloat16,
          "training computes in float32 or bfloat16");
@@ -711,7 +711,7 @@ TrainingTransformer::TrainingTransformer(const TransformerConfig& config,
 TrainingTransformer::~TrainingTransformer() = default;
 
 std::size_t TrainingTransformer::bytes(const TransformerConfig& config, std::int64_t rows,
-                                       Options options) {
+                                       const Options& options) {
   return Activations(config, options).bytes(rows);
 }
 

@@ -39,7 +39,7 @@ class TrainingTransformer {
     std::optional<AdapterShape> adapter = {};
   };
   TrainingTransformer(const TransformerConfig& config, const ParameterTable& table,
-                      KernelSet& kernels, MemoryAccount& account, Options options);
+                      KernelSet& kernels, MemoryAccount& account, const Options& options);
   ~TrainingTransformer();
   TrainingTransformer(const TrainingTransformer&) = delete;
   TrainingTransformer& operator=(const TrainingTransformer&) = delete;
@@ -66,7 +66,8 @@ class TrainingTransformer {
 
   /// Returns what forward() allocates for a batch of `rows` rows. On top, the vocabulary loss takes
   /// about 128 MiB (on a device device_loss_bytes()) and attention kernels some tens of MiB.
-  static std::size_t bytes(const TransformerConfig& config, std::int64_t rows, Options options);
+  static std::size_t bytes(const TransformerConfig& config, std::int64_t rows,
+                           const Options& options);
 
  private:
   struct State;
