@@ -43,8 +43,8 @@ class PeftAdapter {
 [[nodiscard]] std::unique_ptr<PeftAdapter> find_drafter(
     const std::filesystem::path& model_directory, const TransformerConfig& model);
 
-/// Returns what a transformer needs for `method`: null if that is no drafter's (`needed`). Throws
-/// ConfigError if the model in `directory` lacks one.
+/// Returns the adapter for decoding by `method`, null unless the method needs one. Throws
+/// ConfigError if it does and the model in `directory` has none.
 [[nodiscard]] const AdapterSource* drafter_for(std::string_view method, bool needed,
                                                const PeftAdapter* drafter,
                                                const std::filesystem::path& directory);

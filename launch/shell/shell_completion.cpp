@@ -106,7 +106,7 @@ if [[ $funcstack[1] == _jforge ]]; then _jforge "$@"; else compdef _jforge jforg
 
 std::string completion_candidates(const CLI::App& program, std::span<const std::string> given) {
   const CLI::App* command = &program;
-  const CLI::Option* option = nullptr;  // Whose value is typed.
+  const CLI::Option* option = nullptr;  // Its value is being typed.
   std::size_t argument = 0;
   for (const std::string& word : given.first(given.size() - 1)) {
     const auto sub =

@@ -13,20 +13,6 @@
 namespace jforge {
 namespace {
 
-/// Queries or keys and, if they are normed, what backward needs of that.
-struct Heads {
-  TensorView rotated;      ///< [T, heads, D] Attention's operand.
-  TensorView projected;    ///< [T, heads, D] Before the norm.
-  TensorView inverse_rms;  ///< [rows that are normed]
-
-  [[nodiscard]] Heads of(const RowRange& rows, std::int64_t all) const;
-  /// Returns `heads` [T, heads, D] as the rows that are normed.
-  [[nodiscard]] TensorView rows(const TensorView& heads) const {
-    const std::int64_t count = inverse_rms.dim(0);
-    return heads.reshaped({count, heads.elements() / count});
-  }
-};
-
 /// Returns part of a view that may be empty, of `all` rows or a multiple of that.
 TensorView cut(const TensorView& view, const RowRange& rows, std::int64_t all) {
   if (view.empty()) {
@@ -35,6 +21,22 @@ TensorView cut(const TensorView& view, const RowRange& rows, std::int64_t all) {
   const std::int64_t multiple = view.dim(0) / all;
   return view.rows(rows.begin * multiple, rows.end * multiple);
 }
+
+/// Queries or keys and, if they are normed, what backward needs of that.
+struct Heads {
+  TensorView rotated;      ///< [T, heads, D] Attention's operand.
+  TensorView projected;    ///< [T, heads, D] Before the norm.
+  TensorView inverse_rms;  ///< [rows that are normed]
+
+  [[nodiscard]] Heads of(const RowRange& range, std::int64_t all) const {
+    return {cut(rotated, range, all), cut(projected, range, all), cut(inverse_rms, range, all)};
+  }
+  /// Returns `heads` [T, heads, D] as the rows that are normed.
+  [[nodiscard]] TensorView rows(const TensorView& heads) const {
+    const std::int64_t count = inverse_rms.dim(0);
+    return heads.reshaped({count, heads.elements() / count});
+  }
+};
 
 /// Fewer ranges are fewer products.
 void join_adjacent(std::vector<RowRange>& ranges) {
@@ -47,10 +49,6 @@ void join_adjacent(std::vector<RowRange>& ranges) {
     }
   }
   ranges.resize(std::min(ranges.size(), last + 1));
-}
-
-Heads Heads::of(const RowRange& range, std::int64_t all) const {
-  return {cut(rotated, range, all), cut(projected, range, all), cut(inverse_rms, range, all)};
 }
 
 /// What backward needs of a sublayer's norms, either of which may be missing.

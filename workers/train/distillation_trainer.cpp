@@ -357,7 +357,7 @@ bool DistillationTrainer::propose_noise(std::int64_t first,
     return false;
   }
   bool any = false;
-  std::size_t end = 0;  // Of the sample's proposals.
+  std::size_t end = 0;  // The sample's proposals end here.
   find_noisy_rows(batch_.layout, noisy_);
   for (std::size_t i = 0; i < noisy_.size(); ++i) {
     PackedSample& sample = distilled_[i];

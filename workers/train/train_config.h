@@ -29,7 +29,7 @@ enum class TeacherKind : std::uint8_t {
   frozen,    ///< The student's at the round's start, which made the trajectories.
 };
 
-/// What is trained.
+/// What a run trains.
 enum class Drafter : std::uint8_t {
   none,     ///< The model.
   adapter,  ///< Additions of drafting rows (model/transformer/adapter.h); the model stays as it is.
