@@ -104,10 +104,20 @@ void DecodeEngine::assemble_rows() {
   rows_.clear();
   outputs_ = 0;
   prefill_rows_ = 0;
-  for (std::size_t index = 0; index < slots_.size(); ++index) {
-    slots_[index].rows = 0;
-    if (slots_[index].decoder && !slots_[index].prefilling) {
-      append_branches(index);
+  for (Slot& slot : slots_) {
+    slot.rows = 0;
+    slot.branch_rows = 0;
+    if (slot.decoder && !slot.prefilling) {
+      slot.branches.clear();
+      slot.end = slot.decoder->kv_length();
+    }
+  }
+  // Rows that draft come together, so that their additional products are few.
+  for (const bool drafting : {false, true}) {
+    for (std::size_t index = 0; index < slots_.size(); ++index) {
+      if (slots_[index].decoder && !slots_[index].prefilling) {
+        append_branches(index, drafting);
+      }
     }
   }
   const std::size_t room = kStepRows - std::min(kStepRows, rows_.size());
@@ -132,32 +142,34 @@ void DecodeEngine::append_prompt(std::size_t slot_index, std::size_t limit) {
               slot.forwarded + slot.rows);
 }
 
-void DecodeEngine::append_branches(std::size_t slot_index) {
+void DecodeEngine::append_branches(std::size_t slot_index, bool drafting) {
   Slot& slot = slots_[slot_index];
   const auto pending = slot.decoder->pending();
   expect(!pending.empty(), "an unfinished decoder has nothing to forward");
-  std::int64_t end = slot.decoder->kv_length();
-  std::int64_t branch_rows = 0;
-  slot.branches.clear();
   for (const DraftBranch& branch : pending) {
+    if (branch.drafts != drafting) {
+      continue;
+    }
+    expect(drafting || &branch == &pending[slot.branches.size()],
+           "a branch that drafts is not the last");
     const auto size = static_cast<std::int64_t>(branch.tokens.size());
     PlacedBranch placed{.first_position = branch.first_position,
                         .outputs = branch.tokens.size() - branch.first_output,
                         .first_row = rows_.size()};
     CacheRow place{.slot = static_cast<std::int32_t>(slot_index)};
     if (branch.alternative) {
-      expect(branch.first_position >= 0 && branch.first_position <= end,
+      expect(branch.first_position >= 0 && branch.first_position <= slot.end,
              "an alternative begins behind the sequence's draft");
-      placed.fork_row = model_.slot_capacity() + branch_rows;
+      placed.fork_row = model_.slot_capacity() + slot.branch_rows;
       place.fork = static_cast<std::int32_t>(branch.first_position);
       place.fork_row = static_cast<std::int32_t>(placed.fork_row);
-      branch_rows += size;
+      slot.branch_rows += size;
     } else {
-      expect(branch.first_position == end && branch_rows == 0, "a draft leaves a gap");
-      end += size;
+      expect(branch.first_position == slot.end && slot.branch_rows == 0, "a draft leaves a gap");
+      slot.end += size;
     }
     expect(branch.first_position + size <= model_.slot_capacity() &&
-               branch_rows <= model_.branch_rows(),
+               slot.branch_rows <= model_.branch_rows(),
            "a decoder ran past its own max_positions() or max_branch_rows()");
     slot.branches.push_back(placed);
     append_rows(branch, place, 0, branch.tokens.size());

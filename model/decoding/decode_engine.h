@@ -88,7 +88,9 @@ class DecodeEngine {
     std::unique_ptr<SequenceDecoder> decoder;
     std::size_t forwarded = 0;
     std::size_t rows = 0;
-    bool begun = false;  ///< The model has reserved cache memory.
+    std::int64_t end = 0;          ///< Positions with the draft.
+    std::int64_t branch_rows = 0;  ///< Of alternatives.
+    bool begun = false;            ///< The model has reserved cache memory.
     bool prefilling = true;
     std::vector<PlacedBranch> branches;
     std::vector<TokenId> predictions;  ///< Of all outputs, branch by branch.
@@ -99,7 +101,8 @@ class DecodeEngine {
   void begin_waiting();
   void assemble_rows();
   void append_prompt(std::size_t slot_index, std::size_t limit);
-  void append_branches(std::size_t slot_index);
+  /// Appends the branches that draft, or the others.
+  void append_branches(std::size_t slot_index, bool drafting);
   void append_rows(const DraftBranch& branch, CacheRow place, std::size_t begin, std::size_t end);
   void forward_rows();
   void describe_choices();

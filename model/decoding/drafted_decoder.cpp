@@ -65,15 +65,15 @@ class DraftedDecoder final : public DraftDecoder {
     std::size_t accepted = count_accepted(draft_, own);
     Commit commit;
     std::span<const TokenId> proposed;  // After draft_[1], draft_[2], …
-    if (branches_.size() > 1 && branches_[1].drafts) {
-      proposed = outcomes[1].predictions;
+    if (branches_.back().drafts) {
+      proposed = outcomes.back().predictions;
     }
     // A looked-up alternative is longer only if it forks where the draft fails.
     std::size_t shared = 0;
     if (!looked_up_.empty() && fork_ == accepted && looked_up_[0] == own[accepted - 1]) {
-      const std::span<const TokenId> of_lookup = outcomes.back().predictions;
+      const std::span<const TokenId> of_lookup = outcomes[1].predictions;
       accepted += count_accepted(looked_up_, of_lookup);
-      commit.branch = outcomes.size() - 1;
+      commit.branch = 1;
       shared = fork_;
       draft_.resize(fork_);
       draft_.insert(draft_.end(), looked_up_.begin(), looked_up_.end());
@@ -97,16 +97,16 @@ class DraftedDecoder final : public DraftDecoder {
 
   void assemble() {
     branches_.assign(1, {.first_position = kv_length_, .tokens = draft_});
+    looked_up_.clear();
+    if (options_.match_length > 0) {
+      look_up();
+    }
     if (draft_.size() > 1) {
       branches_.push_back({.first_position = kv_length_,
                            .tokens = draft_,
                            .first_output = 1,
                            .alternative = true,
                            .drafts = true});
-    }
-    looked_up_.clear();
-    if (options_.match_length > 0) {
-      look_up();
     }
   }
 

@@ -65,7 +65,7 @@ struct DraftBranch {
   std::size_t first_output = 0;
   /// An alternative to the sequence's own rows: it sees theirs before first_position, then its own.
   bool alternative = false;
-  /// An alternative whose rows are the adapter's. It is never committed.
+  /// An alternative whose rows are the adapter's. It is never committed, and the last branch.
   bool drafts = false;
 };
 

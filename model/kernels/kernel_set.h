@@ -315,6 +315,18 @@ class KernelSet {
     const Projection one{weight, bias, y};
     invariant_linears(x, {&one, 1});
   }
+  /// y += invariant_linear() of each projection, which has no bias. x [P · M, K] has their inputs
+  /// one after the other; `sums` takes P · M rows of the widest y.
+  virtual void add_invariant_linears(ConstTensorView x, std::span<const Projection> projections,
+                                     const Buffer& sums) {
+    std::int64_t row = 0;
+    for (const auto& [weight, bias, y] : projections) {
+      const TensorView added = sums.view(y.dtype(), y.shape());
+      invariant_linear(x.rows(row, row + y.dim(0)), weight, {}, added);
+      add(added, y);
+      row += y.dim(0);
+    }
+  }
   /// Writes k and v [M, Hkv, D] to the rows' places, rounded if the cache is bfloat16.
   virtual void cache_write(const DecodePlan& plan, ConstTensorView k, ConstTensorView v,
                            LayerCache cache) = 0;

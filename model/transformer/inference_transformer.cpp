@@ -39,9 +39,13 @@ struct LowRank {
 /// Rows that an addition takes at once.
 constexpr std::int64_t kAdditionRows = 256;
 
-/// Returns the elements of the buffers of additions: rows of the rank and of the widest projection.
-std::int64_t addition_elements(const LayerPlan& plan, std::int64_t rank) {
-  return kAdditionRows * (rank + std::max({plan.hidden, plan.query, plan.key_value, plan.wide}));
+/// Projections of one input at most.
+constexpr std::int64_t kAdditions = 3;
+
+/// Returns the elements of the buffers of additions: rows of the rank and of the widest results.
+std::array<std::int64_t, 2> addition_elements(const LayerPlan& plan, std::int64_t rank) {
+  const std::int64_t widest = std::max({plan.hidden, plan.query, plan.key_value, plan.wide});
+  return {kAdditionRows * kAdditions * rank, kAdditionRows * kAdditions * widest};
 }
 
 /// Steps of DecodePlan::run().
@@ -121,12 +125,17 @@ struct InferenceTransformer::State {
                      std::int64_t rows);
   void choose_tokens();
   void pack_adapter(const AdapterSource& source);
-  void add_drafts(std::size_t layer, LayerWeight weight, DecodeRows which, const TensorView& x,
-                  const TensorView& y);
+  struct Addition {
+    LayerWeight weight;
+    TensorView y;
+  };
+  void add_drafts(std::size_t layer, DecodeRows which, const TensorView& x,
+                  std::initializer_list<Addition> results);
+  [[nodiscard]] bool drafts() const noexcept { return drafting[0].end > 0; }
   /// Passes with drafting rows differ though they are of equal size.
   template <class Work>
   void run_plan(std::int32_t step, const Work& compute) {
-    if (drafting[0].empty()) {
+    if (!drafts()) {
       plan->run(step, compute);
     } else {
       compute();
@@ -182,10 +191,10 @@ struct InferenceTransformer::State {
   std::vector<LayerWeights> layers;
   std::unique_ptr<PackedWeight> head;
   std::vector<PerLayerWeight<LowRank>> additions;  ///< By layer; empty without an adapter.
-  Buffer low;                                      ///< [kAdditionRows, rank]
-  Buffer addition;                                 ///< [kAdditionRows, widest projection]
+  Buffer low, added;                               ///< addition_elements()
+  std::vector<Projection> ins, outs;
   /// Drafting rows of the chunk, among all rows and among those that want output.
-  std::array<std::vector<RowRange>, 2> drafting;
+  std::array<RowRange, 2> drafting;
   std::vector<Buffer> cache_memory;  ///< Keys, values of each layer.
   std::vector<LayerCache> cache;
   CachePages pages;
@@ -336,32 +345,38 @@ void InferenceTransformer::State::pack_adapter(const AdapterSource& source) {
                                                {.result = wide ? work.activation : DType::float32});
     }
   }
-  const auto rows = [&](std::int64_t columns) {
-    return Workspace::make(kAdditionRows * columns, DType::float32, account, kernels.device());
+  const auto make = [&](std::int64_t elements) {
+    return Workspace::make(elements, DType::float32, account, kernels.device());
   };
-  low = rows(source.shape.rank);
-  addition =
-      rows(addition_elements(layer_plan, source.shape.rank) / kAdditionRows - source.shape.rank);
+  const auto [lowered, sums] = addition_elements(layer_plan, source.shape.rank);
+  low = make(lowered);
+  added = make(sums);
 }
 
-/// y += the adapter's addition for x, in the drafting rows of `which`. In pieces, of rows that do
-/// not depend on each other.
-void InferenceTransformer::State::add_drafts(std::size_t layer, LayerWeight weight,
-                                             DecodeRows which, const TensorView& x,
-                                             const TensorView& y) {
-  const std::vector<RowRange>& ranges = drafting[which == DecodeRows::all ? 0 : 1];
-  if (ranges.empty() || !additions[layer][weight].in) {
-    return;
-  }
-  const LowRank& weights = additions[layer][weight];
-  for (const RowRange& range : ranges) {
-    for (std::int64_t begin = range.begin; begin < range.end; begin += kAdditionRows) {
-      const std::int64_t end = std::min(begin + kAdditionRows, range.end);
-      const TensorView lowered = low.view(work.activation, {end - begin, weights.in->rows()});
-      kernels.invariant_linear(x.rows(begin, end), *weights.in, {}, lowered);
-      const TensorView added = addition.view(y.dtype(), {end - begin, weights.out->rows()});
-      kernels.invariant_linear(lowered, *weights.out, {}, added);
-      kernels.add(added, y.rows(begin, end));
+/// y += the adapter's addition for x, in the drafting rows of `which`, for each of `results`. In
+/// pieces, of rows that do not depend on each other.
+void InferenceTransformer::State::add_drafts(std::size_t layer, DecodeRows which,
+                                             const TensorView& x,
+                                             std::initializer_list<Addition> results) {
+  const RowRange& range = drafting[which == DecodeRows::all ? 0 : 1];
+  for (std::int64_t begin = range.begin; begin < range.end; begin += kAdditionRows) {
+    const std::int64_t end = std::min(begin + kAdditionRows, range.end);
+    ins.clear();
+    outs.clear();
+    std::int64_t row = 0;
+    for (const auto& [weight, y] : results) {
+      if (const LowRank& weights = additions[layer][weight]; weights.in) {
+        const Shape all{kAdditions * kAdditionRows, weights.in->rows()};
+        const TensorView lowered = low.view(work.activation, all).rows(row, row + end - begin);
+        ins.push_back({*weights.in, {}, lowered});
+        outs.push_back({*weights.out, {}, y.rows(begin, end)});
+        row += end - begin;
+      }
+    }
+    if (!ins.empty()) {
+      kernels.invariant_linears(x.rows(begin, end), ins);
+      kernels.add_invariant_linears(low.view(work.activation, {row, ins[0].weight.rows()}), outs,
+                                    added);
     }
   }
 }
@@ -518,9 +533,8 @@ void InferenceTransformer::State::attend(const LayerWeights& layer, std::size_t 
       Projection{*matrices[q], vectors[q_bias], work.q.floats({all, layer_plan.query})}};
   const TensorView normed = work.of(work.normed, {all, config.hidden_size});
   kernels.invariant_linears(normed, projections);
-  add_drafts(index, k, DecodeRows::all, normed, projections[0].y);
-  add_drafts(index, v, DecodeRows::all, normed, projections[1].y);
-  add_drafts(index, q, DecodeRows::all, normed, projections[2].y);
+  add_drafts(index, DecodeRows::all, normed,
+             {{k, projections[0].y}, {v, projections[1].y}, {q, projections[2].y}});
   if (which == DecodeRows::kept && !plan->keeps_all()) {
     kernels.keep_rows(*plan, work.stream.floats({all, config.hidden_size}));
     kernels.keep_rows(*plan, work.q.floats({all, layer_plan.query}));
@@ -540,7 +554,7 @@ void InferenceTransformer::State::attend(const LayerWeights& layer, std::size_t 
                              work.of(work.attention, queries.shape()));
     const TensorView output = work.branch.floats({rows, config.hidden_size});
     kernels.invariant_linear(work.of(work.attention, flat), *matrices[o], {}, output);
-    add_drafts(index, o, which, work.of(work.attention, flat), output);
+    add_drafts(index, which, work.of(work.attention, flat), {{o, output}});
   }
 }
 
@@ -556,12 +570,11 @@ void InferenceTransformer::State::feed_forward(const LayerWeights& layer, std::s
                                               Projection{*matrices[LayerWeight::up], {}, up}};
   const TensorView normed = work.of(work.normed, {rows, config.hidden_size});
   kernels.invariant_linears(normed, projections);
-  add_drafts(index, LayerWeight::gate, which, normed, gate);
-  add_drafts(index, LayerWeight::up, which, normed, up);
+  add_drafts(index, which, normed, {{LayerWeight::gate, gate}, {LayerWeight::up, up}});
   kernels.swiglu(gate, up, activated);
   const TensorView output = work.branch.floats({rows, config.hidden_size});
   kernels.invariant_linear(activated, *matrices[LayerWeight::down], {}, output);
-  add_drafts(index, LayerWeight::down, which, activated, output);
+  add_drafts(index, which, activated, {{LayerWeight::down, output}});
 }
 
 /// Adds a sublayer's output, normed if there is a norm, to the residual stream and makes the next
@@ -587,13 +600,11 @@ void InferenceTransformer::State::plan_chunk(std::span<const DecodeRow> rows) {
   work.tokens.clear();
   work.places.clear();
   work.kept.clear();
-  std::ranges::for_each(drafting, [](auto& ranges) { ranges.clear(); });
-  const auto note = [](std::vector<RowRange>& ranges, std::size_t row) {
+  drafting = {};
+  const auto note = [](RowRange& range, std::size_t row) {
     const auto at = static_cast<std::int64_t>(row);
-    if (ranges.empty() || ranges.back().end != at) {
-      ranges.push_back({at, at});
-    }
-    ++ranges.back().end;
+    expect(range.end == 0 || range.end == at, "rows that draft are not adjacent");
+    range = {range.end == 0 ? at : range.begin, at + 1};
   };
   for (std::size_t row = 0; row < rows.size(); ++row) {
     if (rows[row].drafts) {
@@ -613,7 +624,7 @@ void InferenceTransformer::State::plan_chunk(std::span<const DecodeRow> rows) {
                 .kept = work.kept,
                 .copies = {},
                 .table = pages.table(),
-                .padded = options.replay && drafting[0].empty()});
+                .padded = options.replay && !drafts()});
 }
 
 /// Computes the final hidden states of the kept rows.
@@ -798,7 +809,8 @@ std::size_t InferenceTransformer::bytes(const TransformerConfig& config, Options
   std::int64_t floats = plan.hidden + plan.num_layers() * plan.elements(1);
   if (chosen.adapter != nullptr) {
     packed += chosen.adapter->table.parameter_count();
-    floats += addition_elements(plan, chosen.adapter->shape.rank);
+    const auto [lowered, sums] = addition_elements(plan, chosen.adapter->shape.rank);
+    floats += lowered + sums;
   }
   if (chosen.weights == WeightStorage::int8) {
     floats += config.vocabulary_size;  // Scales.

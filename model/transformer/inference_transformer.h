@@ -18,7 +18,8 @@ struct DecodeRow {
   TokenId token = 0;
   CacheRow place;
   bool wants_output = true;  ///< Whether its next token is predicted.
-  bool drafts = false;       ///< Has the adapter's additions; an alternative's row.
+  /// Has the adapter's additions; an alternative's row. In a call such rows are adjacent.
+  bool drafts = false;
 };
 
 /// Takes logits [m, V], on the host, of the rows first … first + m − 1 of those that want output.

@@ -246,6 +246,8 @@ class CpuKernelSet final : public KernelSet {
   std::unique_ptr<PackedWeight> pack_weight(ConstTensorView weight, WeightStorage storage,
                                             MemoryAccount& account, ProductUse use) override;
   void invariant_linears(ConstTensorView x, std::span<const Projection> projections) override;
+  void add_invariant_linears(ConstTensorView x, std::span<const Projection> projections,
+                             const Buffer& sums) override;
   void cache_write(const DecodePlan& plan, ConstTensorView k, ConstTensorView v,
                    LayerCache cache) override;
   void rotate_and_write(const DecodePlan& plan, DecodeRows which, TensorView q, TensorView k,
@@ -289,7 +291,9 @@ class CpuKernelSet final : public KernelSet {
                                                         MemoryAccount& account);
   /// A rounded result is valid until the next call.
   [[nodiscard]] ProductInput product_input(const ConstTensorView& x, const PanelWeight& panels);
-  void project(const ConstTensorView& x, const ProductInput& input, const Projection& projection);
+  /// y = input · weightᵀ (+ bias), or with `sums` y += that, of each projection in one region.
+  /// Those that add have inputs of their own, one after the other.
+  void project(const ProductInput& input, std::span<const Projection> projections, float* sums);
   /// Finds each row's best over one thread's panels.
   void argmax_part(const ProductInput& hidden, const PanelWeight& panels, std::int64_t rows,
                    std::int64_t threads, std::int64_t thread);

@@ -276,43 +276,77 @@ std::unique_ptr<PackedWeight> CpuKernelSet::pack_weight(ConstTensorView weight,
 }
 
 void CpuKernelSet::invariant_linears(ConstTensorView x, std::span<const Projection> projections) {
-  ProductInput input;
-  for (const Projection& projection : projections) {
-    const PanelWeight& panels = panels_of(projection.weight);
-    if (input.rows == nullptr || input.type != panels.input()) {
-      input = product_input(x, panels);
+  for (const auto& [weight, bias, y] : projections) {
+    expect_shape(x, Shape{x.dim(0), weight.columns()}, "invariant_linear x");
+    expect_shape(y, Shape{x.dim(0), weight.rows()}, "invariant_linear y");
+    if (!bias.empty()) {
+      expect_shape(bias, Shape{weight.rows()}, "invariant_linear bias");
     }
-    project(x, input, projection);
+  }
+  while (!projections.empty()) {
+    const PanelWeight& first = panels_of(projections.front().weight);
+    const auto of_other_input = std::ranges::find_if(projections, [&](const Projection& other) {
+      return panels_of(other.weight).input() != first.input();
+    });
+    const auto count = static_cast<std::size_t>(of_other_input - projections.begin());
+    project(product_input(x, first), projections.first(count), nullptr);
+    projections = projections.subspan(count);
   }
 }
 
-void CpuKernelSet::project(const ConstTensorView& x, const ProductInput& input,
-                           const Projection& projection) {
-  const auto& [weight, bias, y] = projection;
-  const PanelWeight& panels = panels_of(weight);
-  const std::int64_t m = x.dim(0);
-  const std::int64_t n = weight.rows();
-  const std::int64_t k = weight.columns();
-  expect_shape(x, Shape{m, k}, "invariant_linear x");
-  expect_shape(y, Shape{m, n}, "invariant_linear y");
-  if (!bias.empty()) {
-    expect_shape(bias, Shape{n}, "invariant_linear bias");
+void CpuKernelSet::add_invariant_linears(ConstTensorView x, std::span<const Projection> projections,
+                                         const Buffer& sums) {
+  std::int64_t rows = 0;
+  for (const auto& [weight, bias, y] : projections) {
+    expect_shape(y, Shape{y.dim(0), weight.rows()}, "add_invariant_linear y");
+    rows += y.dim(0);
   }
-  const float* offsets = bias.empty() ? nullptr : bias.data<float>();
-  float* target = y.data<float>();
-  const std::int64_t count = panels.num_panels();
-  const std::int64_t limit = decoding_threads(product_work(m, n, k));
-  // A thread takes a run of panels, or, if few, of rows, although each then reads the whole weight.
-  const bool by_rows = count < 4 * limit && m >= 8 * limit;
-  const std::int64_t unit = count >= 32 * limit ? 4 : 1;
+  expect_shape(x, Shape{rows, projections.front().weight.columns()}, "add_invariant_linear x");
+  project(product_input(x, panels_of(projections.front().weight)), projections,
+          reinterpret_cast<float*>(sums.data()));
+}
+
+void CpuKernelSet::project(const ProductInput& input, std::span<const Projection> projections,
+                           float* sums) {
+  double work = 0;
+  for (const auto& [weight, bias, y] : projections) {
+    work += product_work(y.dim(0), weight.rows(), weight.columns());
+  }
+  const std::int64_t limit = decoding_threads(work);
   on_threads(limit, [&](std::int64_t threads, std::int64_t thread) {
-    const ProductRange range = by_rows
-                                   ? ProductRange{part_begin(m, threads, thread, 6),
-                                                  part_begin(m, threads, thread + 1, 6), 0, count}
-                                   : ProductRange{0, m, part_begin(count, threads, thread, unit),
-                                                  part_begin(count, threads, thread + 1, unit)};
-    float* y_begin = target + range.row_begin * n + range.panel_begin * kLanes;
-    product_range(vector_, sums_, input, panels, offsets, y_begin, n, range);
+    std::int64_t input_row = 0;
+    float* sum = sums;
+    for (const auto& [weight, bias, y] : projections) {
+      const PanelWeight& panels = panels_of(weight);
+      const std::int64_t m = y.dim(0);
+      const std::int64_t n = weight.rows();
+      const std::int64_t count = panels.num_panels();
+      // A thread takes a run of panels, or, if few, of rows, although each then reads the whole
+      // weight.
+      const bool by_rows = count < 4 * limit && m >= 8 * limit;
+      const std::int64_t unit = count >= 32 * limit ? 4 : 1;
+      const ProductRange range = by_rows
+                                     ? ProductRange{part_begin(m, threads, thread, 6),
+                                                    part_begin(m, threads, thread + 1, 6), 0, count}
+                                     : ProductRange{0, m, part_begin(count, threads, thread, unit),
+                                                    part_begin(count, threads, thread + 1, unit)};
+      const std::int64_t column = range.panel_begin * kLanes;
+      const std::int64_t first = range.row_begin * n + column;
+      float* const result = y.data<float>();
+      product_range(vector_, sums_, input.from(input_row), panels,
+                    bias.empty() ? nullptr : bias.data<float>(),
+                    (sums == nullptr ? result : sum) + first, n, range);
+      if (sums != nullptr) {
+        const std::int64_t end = std::min(range.panel_end * kLanes, n);
+        for (std::int64_t row = range.row_begin; row < range.row_end; ++row) {
+          for (std::int64_t i = row * n + column; i < row * n + end; ++i) {
+            result[i] += sum[i];
+          }
+        }
+        input_row += m;
+        sum += m * n;
+      }
+    }
   });
 }
 

@@ -252,6 +252,38 @@ TEST_P(InvariantMatmul, Bfloat16ArithmeticAddsInOrderForAnyNumberOfRowsAndThread
   }
 }
 
+TEST_P(InvariantMatmul, AddedProductsHaveTheBitsOfProductsThenAdded) {
+  const std::int64_t widths[] = {16, 33, 700};
+  for (const WeightStorage storage : {WeightStorage::float32, WeightStorage::bfloat16,
+                                      WeightStorage::bfloat16_arithmetic, WeightStorage::int8}) {
+    for (const auto& [m, k] : {std::pair{1, 64}, {9, 3}, {64, 130}}) {
+      const Floats x = random_floats(3 * m * k, 400);
+      std::vector<std::unique_ptr<PackedWeight>> weights;
+      std::vector<Floats> expected;
+      std::vector<Floats> results;
+      std::vector<Projection> projections;
+      for (const std::int64_t n : widths) {
+        const unsigned seed = 401 + static_cast<unsigned>(n);
+        const Floats w = random_floats(n * k, seed);
+        weights.push_back(kernels_->pack_weight(view(w, Shape{n, k}), storage, account_));
+        const Floats input(x.begin() + std::ssize(results) * m * k,
+                           x.begin() + (std::ssize(results) + 1) * m * k);
+        expected.push_back(product(input, m, *weights.back(), {}));
+        results.push_back(random_floats(m * n, seed + 1));
+        std::ranges::transform(expected.back(), results.back(), expected.back().begin(),
+                               std::plus());
+      }
+      for (std::size_t i = 0; i < weights.size(); ++i) {
+        projections.push_back({*weights[i], {}, view(results[i], Shape{m, widths[i]})});
+      }
+      const Buffer sums(static_cast<std::size_t>(3 * m * 700) * sizeof(float), account_,
+                        MemoryUse::activations);
+      kernels_->add_invariant_linears(view(x, Shape{3 * m, k}), projections, sums);
+      EXPECT_EQ(results, expected) << m << " rows";
+    }
+  }
+}
+
 TEST_P(InvariantMatmul, RoundedArithmeticRefusesNaN) {
   const Floats w = random_floats(3001 * 65, 71);
   Floats broken = random_floats(65, 90);

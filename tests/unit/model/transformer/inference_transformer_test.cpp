@@ -432,10 +432,6 @@ class DraftingRowsTest
     }
     return rows;
   }
-  static std::vector<float> join(std::vector<float> one, const std::vector<float>& two) {
-    one.insert(one.end(), two.begin(), two.end());
-    return one;
-  }
 
   DraftedModel model_{std::get<0>(GetParam())};
   AdapterSource source_ = model_.source();
@@ -449,7 +445,7 @@ class DraftingRowsTest
 TEST_P(DraftingRowsTest, ChangeNoOtherRowAndDoNotDependOnTheBatch) {  // I29
   InferenceTransformer plain = make_drafting(0, false);
   InferenceTransformer alone = make_drafting(0);
-  std::vector<float> expected;
+  std::array<std::vector<float>, 2> parts;  // The models' and the drafting rows of both.
   for (const std::int32_t slot : {0, 1}) {
     const std::vector<float> base = logits_of(plain, rows_of(slot, false));
     EXPECT_EQ(logits_of(alone, rows_of(slot, false)), base) << "an adapter that no row asks for";
@@ -458,11 +454,17 @@ TEST_P(DraftingRowsTest, ChangeNoOtherRowAndDoNotDependOnTheBatch) {  // I29
     for (std::int64_t row = 0; row < first + kDraft - 1; ++row) {
       EXPECT_EQ(row_of(own, row) == row_of(base, row), row < first) << row;
     }
-    expected = join(expected, own);
+    const auto drafting = own.begin() + first * kVocabulary;
+    parts[0].insert(parts[0].end(), own.begin(), drafting);
+    parts[1].insert(parts[1].end(), drafting, own.end());
   }
+  std::vector<float> expected = parts[0];
+  expected.insert(expected.end(), parts[1].begin(), parts[1].end());
   std::vector<DecodeRow> both = rows_of(0, true);
   const std::vector<DecodeRow> second = rows_of(1, true);
   both.insert(both.end(), second.begin(), second.end());
+  EXPECT_THROW((void)logits_of(alone, both), InternalError) << "drafting rows in two places";
+  std::ranges::stable_partition(both, [](const DecodeRow& row) { return !row.drafts; });
   for (const std::int32_t max_rows : {0, 1, 4, 17}) {
     InferenceTransformer batched = make_drafting(max_rows);
     EXPECT_EQ(logits_of(batched, both), expected) << max_rows;
