@@ -67,7 +67,7 @@ const std::map<std::string, SectionProse>& prose() {
   return texts;
 }
 
-// What `jforge init` says of each recipe. Figures: docs/results.md, results/reference/ablations.md.
+// What `jforge init` says of each recipe. Figures: docs/results.md, results/studies/ablations.md.
 constexpr const char* kRecipeEvidence =
     R"(# "jacobi-forcing": the paper's, for 7 billion parameters the only evidence that there is: 4.01 tokens
 #   per forward and 83.5 % right, against 2.68 and 87.8 % with clean context.

@@ -32,7 +32,7 @@ class Quickstart(EndToEndTest):
                     self.root / "sixteen", "--block-size", 16, "--set", "evaluate.speed_problems=0", ranks=2, cwd=SOURCE)
         sixteen = json.loads((self.root / "sixteen" / "evaluation" / "summary.json").read_text(encoding="utf-8"))
         # docs/results.md has 2.52, other seeds 2.48 to 2.59. Without consistency_decay four seeds have 2.31; on another
-        # task a second round brings 1.09 to 1.13 times (results/reference/ablations.md).
+        # task a second round brings 1.09 to 1.13 times (results/studies/ablations.md).
         self.assertGreaterEqual(sixteen["models"]["final"]["word_problems"]["jacobi"]["tpf"], 2.4)
         self.assertLessEqual(abs(final["jacobi"]["accuracy"] - base["jacobi"]["accuracy"]), 0.05)
 
