@@ -2,8 +2,8 @@
 """Makes random tiny models of the families and values that `transformers` computes with them (reference/README.md).
   make_family_references.py DIRECTORY
 Existing models in DIRECTORY are kept; their losses are recomputed. Needs the Python packages torch, transformers,
-peft and safetensors; the committed files came from transformers 5.23, peft 0.21 and torch 2.15 on a CPU. Only the packed mask and the
-losses, which METHOD.md states, are computed here."""
+peft and safetensors; the committed files came from transformers 5.23 and 5.24, peft 0.21 and torch 2.15 on a CPU. Only the
+packed mask and the losses, which METHOD.md states, are computed here."""
 
 import copy
 import json
@@ -29,15 +29,24 @@ FAMILIES = {
     "olmo2": ("olmo2", {"num_key_value_heads": 2, "rope_theta": 50.0}),
     "granite": ("granite", {"embedding_multiplier": 3.0, "attention_multiplier": 0.75, "residual_multiplier": 0.4,
                             "logits_scaling": 2.5, "rope_theta": 50.0}),
+    "gqa-untied": ("qwen2", {"hidden_size": 24, "num_attention_heads": 6, "num_key_value_heads": 2, "rope_theta": 50.0}),
+    "mha-tied": ("qwen2", {"num_key_value_heads": 2, "tie_word_embeddings": True, "rope_theta": 50.0}),
 }
-VOCABULARY, PROMPT, BLOCK, BLOCKS, WINDOW = 19, 5, 4, 4, 4
+VOCABULARY, PROMPT, BLOCK, BLOCKS, WINDOW = 19, 5, 4, 4, 2
+# Losses do not depend on the family. golden_test.cpp says what each part of a name means.
+QWEN2_LOSSES = ("noise_token_mean", "clean_token_mean", "window_token_mean", "noise_repo", "noise_paper_all_ar10",
+                "noise_token_mean_eos", "window_paper_eos")
+LOSSES = {"gqa-untied": QWEN2_LOSSES, "mha-tied": QWEN2_LOSSES,
+          "qwen3": ("noise_token_mean", "noise_token_mean_decay08", "clean_token_mean_decay08", "mixed_token_mean",
+                    "mixed_token_mean_odd", "noise_token_mean_frozen", "clean_token_mean_decay08_frozen_distilled",
+                    "noise_token_mean_frozen_distilled_prompt", "noise_repo_prompt")}
 
 
 def make_model(family, options):
     config = transformers.AutoConfig.for_model(
-        family, vocab_size=VOCABULARY, hidden_size=8, intermediate_size=12, num_hidden_layers=2, num_attention_heads=2,
-        max_position_embeddings=128, bos_token_id=None, eos_token_id=None, pad_token_id=None, attn_implementation="eager",
-        **{"num_key_value_heads": 1, "tie_word_embeddings": False, **options})
+        family, vocab_size=VOCABULARY, intermediate_size=12, num_hidden_layers=2, max_position_embeddings=128,
+        bos_token_id=None, eos_token_id=None, pad_token_id=None, attn_implementation="eager",
+        **{"hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": False, **options})
     model = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -47,21 +56,20 @@ def make_model(family, options):
     return model
 
 
-def packed_mask(positions, blocks, clean_context):
-    """Returns [T, T] of 0 and −inf for prompt | clean | noisy (METHOD.md §3), noise-conditioned or, with
-    `clean_context`, noisy blocks after clean ones. `blocks`: −1 for the prompt, i for clean block i, i + BLOCKS for
-    noisy block i."""
+def packed_mask(blocks, count, window):
+    """Returns [T, T] of 0 and −inf for prompt | clean | noisy (METHOD.md §3). `blocks`: −1 for the prompt, i for clean
+    block i, i + count for noisy block i. A window of 1 is the clean mask, of `count` the noise mask."""
     rows = len(blocks)
     mask = torch.full((rows, rows), float("-inf"))
     for q in range(rows):
+        start = (blocks[q] - count) // window * window
         for k in range(rows):
-            noisy = [blocks[row] >= BLOCKS for row in (q, k)]
-            if blocks[k] == -1:
+            if blocks[q] < count or blocks[k] == -1:
                 visible = k <= q
-            elif clean_context and noisy[0]:
-                visible = blocks[k] < blocks[q] - BLOCKS or (blocks[k] == blocks[q] and positions[k] <= positions[q])
+            elif blocks[k] < count:
+                visible = blocks[k] < start
             else:
-                visible = noisy[0] == noisy[1] and positions[k] <= positions[q]
+                visible = k <= q and blocks[k] - count >= start
             if visible:
                 mask[q, k] = 0
     return mask
@@ -73,32 +81,38 @@ def divergence(teacher, student):
     return (teacher.exp() * (teacher - student)).sum()
 
 
-def packed_losses(model, packed, teacher=None, clean_context=False, decay=1.0, divide_by_blocks=False, distilled=False,
-                  prompt_trained=False):
-    """Returns consistency and autoregressive loss, from the first difference on (METHOD.md §4). `teacher`: another
-    model, which sees only prompt and clean blocks; `distilled`: it is the autoregressive loss's target."""
-    prompt, clean, noisy = packed["prompt"], packed["clean"], packed["noisy"]
-    answer = BLOCK * BLOCKS
-    tokens = torch.tensor([prompt + sum(clean, []) + sum(noisy, [])])
-    positions = list(range(PROMPT + answer)) + list(range(PROMPT, PROMPT + answer))
-    blocks = [-1] * PROMPT + [i // BLOCK for i in range(2 * answer)]
-    mask = packed_mask(positions, blocks, clean_context)[None, None]
+def packed_losses(model, packed, name, teacher=None):
+    """Returns consistency and autoregressive loss (METHOD.md §4) of the case `name`. `teacher`: of cases "frozen", a model
+    that sees only prompt and clean blocks."""
+    prompt, clean, noisy, parts = packed["prompt"], packed["clean"], packed["noisy"], name.split("_")
+    size, count = packed["block_size"], len(clean)
+    answer = size * count
+    text = sum(clean, [])
+    tokens = torch.tensor([prompt + text + sum(noisy, [])])
+    positions = list(range(len(prompt) + answer)) + list(range(len(prompt), len(prompt) + answer))
+    blocks = [-1] * len(prompt) + [i // size for i in range(2 * answer)]
+    window = 1 if "clean" in parts or "odd" in parts else packed["window"] if "window" in parts else count
+    mask = packed_mask(blocks, count, window)[None, None]
     logits = model(input_ids=tokens, position_ids=torch.tensor([positions]), attention_mask=mask).logits[0]
-    teaching = logits if teacher is None else teacher(input_ids=tokens[:, :PROMPT + answer]).logits[0]
-    first_row = 0 if prompt_trained else PROMPT - 1
-    last_row = PROMPT + answer - 1
-    if distilled:
+    teaching = teacher(input_ids=tokens[:, :len(prompt) + answer]).logits[0] if "frozen" in parts else logits
+    end = text.index(packed["eos"]) if packed["eos"] in text else answer
+    first_row = 0 if "prompt" in parts else len(prompt) - 1
+    last_row = len(prompt) + min(end, answer - 1)
+    if "distilled" in parts:
         autoregressive = torch.stack([divergence(teaching[row], logits[row]) for row in range(first_row, last_row)]).mean()
     else:
         autoregressive = torch.nn.functional.cross_entropy(logits[first_row:last_row], tokens[0, first_row + 1:last_row + 1])
     total = weights = 0
-    for block in range(BLOCKS):
-        first = next((o for o in range(BLOCK) if clean[block][o] != noisy[block][o]), BLOCK)
-        for offset in range(first, BLOCK):
-            row = PROMPT + block * BLOCK + offset
-            total = total + decay ** (offset - first) * divergence(teaching[row], logits[row + answer])
-            weights += decay ** (offset - first)
-    return total / weights / (BLOCKS if divide_by_blocks else 1), autoregressive
+    for block in range(count):
+        differs = (o for o in range(size) if clean[block][o] != noisy[block][o])
+        first = 0 if "all" in parts else next(differs, size)
+        for offset in range(first, min(size, end - block * size)):
+            row = len(prompt) + block * size + offset
+            weight = 0.8 ** (offset - first) if "decay08" in parts else 1
+            total = total + weight * divergence(teaching[row], logits[row + answer])
+            weights += weight
+    reached = min(end // size + 1, count)
+    return total / (1 if "paper" in parts else weights) / (1 if "mean" in parts else reached), autoregressive
 
 
 def scaled(model, factor):
@@ -112,26 +126,13 @@ def scaled(model, factor):
 
 def write_losses(directory, family):
     model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
-    packed = json.loads((directory / "packed.json").read_text())
-    cases = {"noise_token_mean": {}}
-    if family == "qwen3":
-        teacher = scaled(model, 0.75)
-        cases |= {
-            "noise_token_mean_decay08": {"decay": 0.8},
-            "clean_token_mean_decay08": {"clean_context": True, "decay": 0.8},
-            "mixed_token_mean": {},
-            "mixed_token_mean_odd": {"clean_context": True},
-            "noise_token_mean_frozen": {"teacher": teacher},
-            "clean_token_mean_decay08_frozen_distilled": {"teacher": teacher, "distilled": True, "clean_context": True,
-                                                          "decay": 0.8},
-            "noise_token_mean_frozen_distilled_prompt": {"teacher": teacher, "distilled": True, "prompt_trained": True},
-            "noise_repo_prompt": {"divide_by_blocks": True, "prompt_trained": True},
-        }
-    for name, options in cases.items():
+    for name in LOSSES.get(family, ("noise_token_mean",)):
+        packed = json.loads((directory / ("packed_eos.json" if name.endswith("_eos") else "packed.json")).read_text())
         model.zero_grad()
-        consistency, autoregressive = packed_losses(model, packed, **options)
-        (consistency + autoregressive).backward()
-        values = {"consistency_loss": consistency, "ar_loss": autoregressive, "loss": consistency + autoregressive}
+        consistency, autoregressive = packed_losses(model, packed, name, scaled(model, 0.75))
+        loss = consistency + (10 if name.endswith("_ar10") else 1) * autoregressive
+        loss.backward()
+        values = {"consistency_loss": consistency, "ar_loss": autoregressive, "loss": loss}
         values = {name: value.detach().reshape(1) for name, value in values.items()}
         values |= {name: parameter.grad for name, parameter in model.named_parameters()}
         save_file(values, directory / f"loss_{name}.safetensors")
@@ -157,7 +158,7 @@ def write_adapter(directory):
     for name, layer in model.named_modules():
         if name.endswith("_proj"):
             add(name, layer)
-    consistency, _ = packed_losses(model, packed, clean_context=True, decay=0.8)
+    consistency, _ = packed_losses(model, packed, "clean_token_mean_decay08")
     consistency.backward()
     values = {"consistency_loss": consistency.detach().reshape(1)}
     for name, weight in weights.items():
@@ -204,15 +205,18 @@ def write_model(directory, family, options):
     for block in range(BLOCKS):  # a state shares a beginning with its fixed point
         noisy[block][:block % 3] = clean[block][:block % 3]
     prompt = torch.randint(VOCABULARY, (PROMPT,)).tolist()
-    (directory / "packed.json").write_text(json.dumps(
-        {"prompt": prompt, "block_size": BLOCK, "window": WINDOW, "noisy": noisy, "clean": clean, "eos": -1}))
+    packed = {"prompt": prompt, "block_size": BLOCK, "window": WINDOW, "noisy": noisy, "clean": clean, "eos": -1}
+    (directory / "packed.json").write_text(json.dumps(packed))
+    if family == "qwen2":  # text ends in the third block, after its first difference
+        packed["eos"] = clean[2][3] = min(set(range(VOCABULARY)) - set(sum(clean, [])))
+        (directory / "packed_eos.json").write_text(json.dumps(packed))
 
 
 def main():
     if len(sys.argv) != 2:
         sys.exit("usage: make_family_references.py DIRECTORY")
-    torch.manual_seed(7)
     for name, (family, options) in FAMILIES.items():
+        torch.manual_seed(7)
         directory = pathlib.Path(sys.argv[1]) / name
         if not directory.exists():
             write_model(directory, family, options)
