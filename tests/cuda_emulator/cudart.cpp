@@ -7,7 +7,6 @@
 
 #include "tests/cuda_emulator/cudart_internal.h"
 #include "tests/cuda_emulator/device.h"
-#include "tests/cuda_emulator/mutants.h"
 #include "tests/cuda_emulator/warp.h"
 
 using jforge::emulator::answer;
@@ -19,7 +18,6 @@ using jforge::emulator::DeviceMemory;
 using jforge::emulator::Dimensions;
 using jforge::emulator::Kernel;
 using jforge::emulator::Launch;
-using jforge::emulator::leaves_out_wait;
 using jforge::emulator::Lock;
 using jforge::emulator::Module;
 using jforge::emulator::number_of;
@@ -442,27 +440,18 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return answer_of(device);
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  if (leaves_out_wait("cudaStreamSynchronize")) {
-    return cudaSuccess;
-  }
   return outside_capture([&](Device& device) {
     device.use();
     device.order.wait(device.stream_of(stream).last);
   });
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  if (leaves_out_wait("cudaStreamQuery")) {
-    return cudaSuccess;
-  }
   bool done = true;
   const cudaError_t status = outside_capture(
       [&](Device& device) { done = device.order.ask(device.stream_of(stream).last); });
   return status == cudaSuccess && !done ? answer(cudaErrorNotReady) : status;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, unsigned /*flags*/) {
-  if (leaves_out_wait("cudaStreamWaitEvent")) {
-    return cudaSuccess;
-  }
   Device& device = Device::get();
   const Lock lock(device.mutex);
   cudaError_t status = cudaSuccess;
@@ -486,9 +475,6 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, u
   return answer_of(device, status);
 }
 cudaError_t cudaDeviceSynchronize() {
-  if (leaves_out_wait("cudaDeviceSynchronize")) {
-    return cudaSuccess;
-  }
   return outside_capture([](Device& device) { device.order.wait_for_all(); });
 }
 
@@ -506,9 +492,6 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
-  if (leaves_out_wait("cudaEventRecord")) {
-    return cudaSuccess;
-  }
   return with_device([&](Device& device) {
     device.use();
     Event& event = event_of(handle);
@@ -520,18 +503,12 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
   });
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  if (leaves_out_wait("cudaEventSynchronize")) {
-    return cudaSuccess;
-  }
   return outside_capture([&](Device& device) {
     device.use();
     device.order.wait(event_of(event).place);
   });
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  if (leaves_out_wait("cudaEventQuery")) {
-    return cudaSuccess;
-  }
   bool done = true;
   const cudaError_t status = outside_capture([&](Device& device) {
     device.use();

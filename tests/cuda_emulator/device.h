@@ -9,7 +9,6 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "tests/cuda_emulator/device_memory.h"
@@ -30,7 +29,6 @@ class Module {
   const void* wrapper_;
   bool read_ = false;
   std::unordered_map<std::string, Kernel> kernels_;
-  std::unordered_set<std::string> launched_;
 };
 
 class Device {
