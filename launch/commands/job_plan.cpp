@@ -457,6 +457,87 @@ std::string describe_device(const JobConfig& config, const TransformerConfig& mo
   return text;
 }
 
+/// Everything that describe_round() needs.
+struct PlannedJob {
+  const JobConfig& config;
+  const TransformerConfig& model;
+  const KnownPrompts& known;
+  const MemoryPlan& memory;
+  Device device;
+  const MachineSpeed& speed;
+  int ranks;
+  bool source_is_bfloat16;
+};
+
+/// Adds the round's time to `total`.
+std::string describe_round(const PlannedJob& job, std::size_t i, RoundSeconds& total) {
+  const auto& [config, model, known, memory, device, speed, ranks, source_is_bfloat16] = job;
+  const RoundSettings& round = config.rounds[i];
+  const std::int64_t answer = config.answer_tokens(round);
+  const std::int64_t positions =
+      known.longest
+          ? config.required_positions(round, *known.longest, model)  // refuses what the run would
+          : prompt_limit(config, model, answer) + answer;
+  std::string text = fmt::format("round {}: block size {}, window {}\n", i + 1, round.block_size,
+                                 round.noise_window);
+  // Before the import only steps limit the prompts.
+  const bool of_a_thousand = !known.count && !round.steps;
+  const std::int64_t store =
+      known.count.value_or(round.steps ? *round.steps * config.train.batch_samples : 1000);
+  if (of_a_thousand) {
+    text += "  prompts not imported yet and prompts.limit not set: figures for each 1000 prompts\n";
+  }
+  const auto number = static_cast<std::int32_t>(i + 1);
+  const std::int64_t steps = config.total_steps(number, store);
+  // A store that is as large as the steps need is used up.
+  const std::int64_t generated =
+      known.count || of_a_thousand
+          ? static_cast<std::int64_t>(config.prompts_of_round(number, store).size())
+          : store;
+  const std::int64_t leases = divided_up(generated, config.generate.prompts_per_lease);
+  text += fmt::format("  at least {} lease{} of at most {} prompts, a file each\n", leases,
+                      leases == 1 ? "" : "s", config.generate.prompts_per_lease);
+  // Per block the last state and one more, or all states.
+  const std::int64_t stored =
+      config.generate.store_states == StoredStates::all ? round.block_size + 1 : 2;
+  text += fmt::format(
+      "  {} prompts generated, {} samples consumed in {} steps of {}; at most {} of "
+      "trajectories\n",
+      generated, steps * config.train.batch_samples, steps, config.train.batch_samples,
+      megabytes(static_cast<double>(generated) * static_cast<double>(stored * answer + positions) *
+                4));
+  RoundWork work;
+  work.prompts_generated = divided_up(generated, ranks);
+  work.steps = steps;
+  work.step_samples = divided_up(config.train.batch_samples, ranks);
+  work.step_payload = memory.payload;
+  work.prompt_tokens = known.mean_tokens.value_or(static_cast<double>(positions - answer));
+  work.answer_tokens = answer;
+  work.block_size = round.block_size;
+  const std::int64_t request =
+      cache_pages(std::llround(work.prompt_tokens) + answer, generation_branch_rows(config));
+  work.batch_prompts = std::clamp<std::int64_t>(
+      config.generate.most_cache_pages(model, cache_type(config.model.decode_weights, device)) /
+          request,
+      1, std::clamp<std::int64_t>(work.prompts_generated, 1, config.generate.batch_prompts));
+  text +=
+      fmt::format("  a rank generates {} of the prompts, up to {} at once{}\n",
+                  work.prompts_generated, work.batch_prompts,
+                  generated < ranks ? fmt::format("; {} ranks have none", ranks - generated) : "");
+  work.weight_bytes =
+      static_cast<double>(dtype_bytes(decoding_type(config, i + 1, source_is_bfloat16)));
+  work.recompute = config.train.activation_checkpointing;
+  work.frozen = config.train.drafter != Drafter::none;
+  const RoundSeconds seconds = estimate_round(model, work, speed);
+  total.generate += seconds.generate;
+  total.train += seconds.train;
+  text +=
+      fmt::format("  time, estimated: at most {} to generate, {} to train{}\n",
+                  duration_text(seconds.generate), duration_text(seconds.train),
+                  known.mean_tokens ? "" : " (prompts not imported yet: taken at their limits)");
+  return text;
+}
+
 }  // namespace
 
 std::string describe_plan(const JobConfig& config, PlannedRanks planned, Device device,
@@ -472,14 +553,14 @@ std::string describe_plan(const JobConfig& config, PlannedRanks planned, Device 
       ParameterTable(model, 1).parameter_count(), model.num_layers, model.vocabulary_size,
       table.of_adapter() ? fmt::format("; drafter: {} parameters", table.parameter_count()) : "",
       ranks);
-  const auto [prompts, mean_tokens, longest, lengths] = known_prompts(config);
+  const KnownPrompts known = known_prompts(config);
   const bool source_is_bfloat16 = hf_matrices_are_bfloat16(config.model.source);
   const std::int64_t longest_prompt =
-      longest.value_or(prompt_limit(config, model, longest_answer(config)));
-  const MemoryPlan memory =
-      plan_memory(config, model, ranks, device,
-                  {prompts, longest_prompt, lengths, longest_held_out_problem(config, model)},
-                  source_is_bfloat16);
+      known.longest.value_or(prompt_limit(config, model, longest_answer(config)));
+  const MemoryPlan memory = plan_memory(
+      config, model, ranks, device,
+      {known.count, longest_prompt, known.lengths, longest_held_out_problem(config, model)},
+      source_is_bfloat16);
   text += describe_memory(memory, planned);
   if (sheet != nullptr) {
     const DType decoded =
@@ -521,73 +602,15 @@ std::string describe_plan(const JobConfig& config, PlannedRanks planned, Device 
         "model.decode_weights = \"auto\": from round 2 on, matrices are float32, and a pass "
         "reads twice round 1's bytes; \"bfloat16\" rounds them\n";
   }
+  const PlannedJob job{config, model, known, memory, device, speed, ranks, source_is_bfloat16};
   RoundSeconds total;
-  bool all_rounds = true;
   for (std::size_t i = 0; i < config.rounds.size(); ++i) {
-    const RoundSettings& round = config.rounds[i];
-    const std::int64_t answer = config.answer_tokens(round);
-    const std::int64_t positions =
-        longest ? config.required_positions(round, *longest, model)  // refuses what the run would
-                : prompt_limit(config, model, answer) + answer;
-    text += fmt::format("round {}: block size {}, window {}\n", i + 1, round.block_size,
-                        round.noise_window);
-    // Before the import only steps limit the prompts.
-    const bool of_a_thousand = !prompts && !round.steps;
-    const std::int64_t store =
-        prompts.value_or(round.steps ? *round.steps * config.train.batch_samples : 1000);
-    if (of_a_thousand) {
-      text +=
-          "  prompts not imported yet and prompts.limit not set: figures for each 1000 prompts\n";
-    }
-    const auto number = static_cast<std::int32_t>(i + 1);
-    const std::int64_t steps = config.total_steps(number, store);
-    // A store that is as large as the steps need is used up.
-    const std::int64_t generated =
-        prompts || of_a_thousand
-            ? static_cast<std::int64_t>(config.prompts_of_round(number, store).size())
-            : store;
-    const std::int64_t leases = divided_up(generated, config.generate.prompts_per_lease);
-    text += fmt::format("  at least {} lease{} of at most {} prompts, a file each\n", leases,
-                        leases == 1 ? "" : "s", config.generate.prompts_per_lease);
-    // Per block the last state and one more, or all states.
-    const std::int64_t stored =
-        config.generate.store_states == StoredStates::all ? round.block_size + 1 : 2;
-    text += fmt::format(
-        "  {} prompts generated, {} samples consumed in {} steps of {}; at most {} of "
-        "trajectories\n",
-        generated, steps * config.train.batch_samples, steps, config.train.batch_samples,
-        megabytes(static_cast<double>(generated) *
-                  static_cast<double>(stored * answer + positions) * 4));
-    RoundWork work;
-    work.prompts_generated = divided_up(generated, ranks);
-    work.steps = steps;
-    work.step_samples = samples;
-    work.step_payload = memory.payload;
-    work.prompt_tokens = mean_tokens.value_or(static_cast<double>(positions - answer));
-    work.answer_tokens = answer;
-    work.block_size = round.block_size;
-    const std::int64_t request =
-        cache_pages(std::llround(work.prompt_tokens) + answer, generation_branch_rows(config));
-    work.batch_prompts = std::clamp<std::int64_t>(
-        config.generate.most_cache_pages(model, cache_type(config.model.decode_weights, device)) /
-            request,
-        1, std::clamp<std::int64_t>(work.prompts_generated, 1, config.generate.batch_prompts));
-    text += fmt::format(
-        "  a rank generates {} of the prompts, up to {} at once{}\n", work.prompts_generated,
-        work.batch_prompts,
-        generated < ranks ? fmt::format("; {} ranks have none", ranks - generated) : "");
-    work.weight_bytes =
-        static_cast<double>(dtype_bytes(decoding_type(config, i + 1, source_is_bfloat16)));
-    work.recompute = config.train.activation_checkpointing;
-    work.frozen = config.train.drafter != Drafter::none;
-    const RoundSeconds seconds = estimate_round(model, work, speed);
-    total.generate += seconds.generate;
-    total.train += seconds.train;
-    all_rounds = all_rounds && !of_a_thousand;
-    text += fmt::format("  time, estimated: at most {} to generate, {} to train{}\n",
-                        duration_text(seconds.generate), duration_text(seconds.train),
-                        mean_tokens ? "" : " (prompts not imported yet: taken at their limits)");
+    text += describe_round(job, i, total);
   }
+  const bool all_rounds =
+      known.count || std::ranges::all_of(config.rounds, [](const RoundSettings& round) {
+        return round.steps.has_value();
+      });
   if (all_rounds) {
     text += fmt::format("time, estimated, all rounds: at most {}, evaluation not counted\n",
                         duration_text(total.generate + total.train));
