@@ -20,10 +20,13 @@ SOURCE = pathlib.Path(os.environ.get("JFORGE_SOURCE_DIR", pathlib.Path(__file__)
 QUICKSTART = SOURCE / "launch" / "quickstart"
 sys.path.insert(0, str(QUICKSTART))
 sys.path.insert(0, str(SOURCE / "tests" / "benchmarks"))
-import measure_overlap  # noqa: E402
+import make_word_problems as drawn  # noqa: E402
 import study_real  # noqa: E402
 
 PARTS = ("train", "prompts", "validation", "test")
+DRAWN = [*drawn.BOYS, *drawn.GIRLS, *drawn.THINGS, *drawn.PLACES, *drawn.DAYS, *drawn.JOBS, *drawn.PLANTS,
+         *(word for pair in drawn.CONTAINERS + drawn.WARES for word in pair), "he", "she", "He", "She", "his", "her"]
+DRAWN_WORD = re.compile(r"\b(?:%s)\b" % "|".join(sorted(map(re.escape, DRAWN), key=len, reverse=True)))
 STEP = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)")
 
 
@@ -100,33 +103,6 @@ class WordProblems(ScriptTest):
             for answer in answers[part]:
                 self.assertNotIn(answer, training_text, part)
 
-    def test_what_the_bundled_test_set_shares_with_the_base_models_training(self):
-        """The documentation's figures, on the bundled files."""
-        result = self.script("measure_overlap.py", "--train", self.bundled() / "train.jsonl.gz", "--train",
-                             QUICKSTART / "prompts.jsonl.gz", "--test", QUICKSTART / "word_problems/test.jsonl.gz")
-        self.assertEqual(
-            "- test questions whose shape is that of a training question: 100.0 %; verbatim in a training question: "
-            "0.0 %\n"
-            "- test answers whose shape is that of a training answer: 100.0 %; verbatim in a training answer: 0.0 %\n",
-            result.stdout)
-
-    def test_overlap_is_counted(self):
-        def problem(question, answer):
-            return {"question": question, "answer": answer}
-
-        train = [problem("Tom has 3 pens. How many?", "Tom has 3 pens.\n#### 3"),
-                 problem("So: How many cups has Ben?", "So Ben has 12 cups.\n#### 12")]
-        test = [problem("Anna has 14 books. How many?", "Anna has 14 books.\n#### 14"),
-                problem("How many cups has Ben?", "Ben has 12 cups.\n#### 12"),
-                problem("Why?", "Because.\n#### 1")]
-        for name, problems in (("train", train), ("test", test)):
-            with gzip.open(self.root / f"overlap-{name}.jsonl.gz", "wt", encoding="utf-8") as stream:
-                stream.writelines(json.dumps(one) + "\n" for one in problems)
-        out = self.script("measure_overlap.py", "--train", self.root / "overlap-train.jsonl.gz", "--test",
-                          self.root / "overlap-test.jsonl.gz").stdout
-        self.assertIn("training question: 33.3 %; verbatim in a training question: 33.3 %", out)
-        self.assertIn("training answer: 66.7 %; verbatim in a training answer: 33.3 %", out)
-
     def test_every_step_of_every_answer_is_right(self):
         folder = self.problems("a")
         for part in PARTS:
@@ -202,7 +178,8 @@ class Ledger(ScriptTest):
         """Nor are a whole answer's sums; and questions are unique."""
         # Short enough for sequences to repeat by chance.
         sets = self.ledger("short", "--fewest", 4, "--most", 4, train=6000, prompts=6000, validation=500, test=500)
-        shapes = {part: {measure_overlap.shape(problem["answer"]) for problem in sets[part]} for part in PARTS}
+        shapes = {part: {re.sub(r"\d+", "0", DRAWN_WORD.sub("_", problem["answer"])) for problem in sets[part]}
+                  for part in PARTS}
         lines = {line for shape in shapes["train"] for line in shape.split("\n")[1:-1]}
         self.assertEqual(20, len(lines), f"something drawn is left in the lines: {lines}")
         for part in ("test", "validation"):
