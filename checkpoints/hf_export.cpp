@@ -451,7 +451,7 @@ void export_with_drafter(const fs::path& source_directory, const fs::path& outpu
       }
       write_drafter(fresh / kDrafterFolder);
       if (options.jacobi_block_size) {
-        write_jacobi_decoding(fresh, *options.jacobi_block_size, options.template_arguments);
+        write_custom_generate(fresh, *options.jacobi_block_size, options.template_arguments);
       }
     });
   });

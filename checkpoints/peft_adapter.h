@@ -54,8 +54,8 @@ void write_peft_adapter(const std::filesystem::path& directory, const AdapterSha
                         const ParameterTable& table, const TensorValues& values);
 
 /// Durably writes copies of the model's files and `write_drafter`'s folder, with checksums.json,
-/// and jacobi_decoding.json if `options` have a block size (they mean nothing else here). Replaces
-/// and refuses as export_hf_model().
+/// and, if `options` have a block size, jacobi_decoding.json and custom_generate/generate.py
+/// (`options` mean nothing else here). Replaces and refuses as export_hf_model().
 void export_with_drafter(
     const std::filesystem::path& source_directory, const std::filesystem::path& output_directory,
     const HfExportOptions& options,

@@ -10,9 +10,13 @@ import tiny_model
 from harness import EndToEndTest
 
 try:
-    import peft
     import safetensors.torch
+    import torch
     import transformers
+except ImportError:
+    transformers = None
+try:
+    import peft
 except ImportError:
     peft = None
 
@@ -52,7 +56,8 @@ class Drafter(EndToEndTest):
         self.jforge("verify", self.run_directory)
         checkpoint = max((self.run_directory / "checkpoints").iterdir())
         self.jforge("export", checkpoint, self.root / "exported")
-        for name in ("drafter/adapter_config.json", "drafter/adapter_model.safetensors", "jacobi_decoding.json"):
+        for name in ("drafter/adapter_config.json", "drafter/adapter_model.safetensors", "jacobi_decoding.json",
+                     "custom_generate/generate.py"):
             self.assertEqual((self.drafted / name).read_bytes(), (self.root / "exported" / name).read_bytes())
         refused = self.jforge("export", checkpoint, self.root / "half", "--interpolate", 0.5, expect=2)
         self.assertIn("holds a drafter", "".join(refused.lines()))
@@ -119,7 +124,73 @@ class Drafter(EndToEndTest):
             self.assertRegex(refused.lines()[0], r'needs a drafter, and .*source-model has none in its folder drafter')
         self.assertEqual([], list(self.root.glob("none/**/*.jsonl")))
 
-    @unittest.skipIf(peft is None, "the Python packages peft and transformers are not installed")
+    def decoded(self, prompts, *words):
+        ids, out = self.root / "ids.json", self.root / "decoded.json"
+        ids.write_text(json.dumps(prompts), encoding="utf-8")
+        self.jforge("probe", "decode", "--model", self.drafted, "--tokens", ids, "--out", out, "--max-new-tokens", 40,
+                    *words)
+        return [(record["tokens"], record["forwards"], record["accepted"])
+                for record in json.loads(out.read_text(encoding="utf-8"))]
+
+    def transformers_model(self):
+        torch.set_num_threads(1)
+        return transformers.AutoModelForCausalLM.from_pretrained(self.drafted, dtype=torch.float32).eval()
+
+    def generated(self, model, prompts, **options):
+        """Returns [(tokens, forwards, accepted)]; pads on the left."""
+        width = max(map(len, prompts))
+        ids = torch.tensor([[256] * (width - len(prompt)) + prompt for prompt in prompts])
+        output = model.generate(input_ids=ids, attention_mask=(ids != 256).long(), max_new_tokens=40,
+                                return_dict_in_generate=True, **options)
+        rows = output.sequences[:, width:].tolist()
+        texts = [row[:next((i + 1 for i, token in enumerate(row) if token in (256, 258)), None)] for row in rows]
+        counts = getattr(output, "accepted", None) or [[]] * len(texts)
+        return [(text, len(accepted), accepted) for text, accepted in zip(texts, counts)]
+
+    PROMPTS = [list(b"3 pens and 7 more?"), list(b"How many?"), list(b"12 eggs and 4 more, or is it 5?")]
+
+    @unittest.skipIf(transformers is None, "the Python packages torch and transformers are not installed")
+    def test_transformers_decodes_with_it(self):
+        model = self.transformers_model()
+        drafted = {"custom_generate": str(self.drafted), "trust_remote_code": True}
+        greedy = {"do_sample": False, "pad_token_id": 256}
+        stock = self.generated(model, self.PROMPTS, **greedy)
+        for size, seed, penalty in ((None, 0, 1.0), (1, 0, 1.0), (7, 3, 1.0), (64, 5, 1.0), (4, 1, 1.3)):
+            options = {"block_size": size, "seed": seed, "repetition_penalty": penalty, **greedy, **drafted}
+            expected = self.decoded(self.PROMPTS, "--method", "draft", "--block-size", size or 4, "--seed", seed,
+                                    "--repetition-penalty", penalty)
+            self.assertEqual(expected, self.generated(model, self.PROMPTS, **options), f"{size} {seed} {penalty}")
+            self.assertEqual(expected[:1], self.generated(model, self.PROMPTS[:1], **options))
+            if penalty == 1.0:
+                self.assertEqual([text for text, _, _ in stock], [text for text, _, _ in expected])
+            self.assertEqual(size != 1, any(max(accepted) > 1 for _, _, accepted in expected))
+        # Not what Jacobi iteration would draft.
+        self.assertNotEqual(self.decoded(self.PROMPTS, "--method", "jacobi", "--block-size", 7, "--seed", 3),
+                            self.decoded(self.PROMPTS, "--method", "draft", "--block-size", 7, "--seed", 3))
+
+    @unittest.skipIf(transformers is None, "the Python packages torch and transformers are not installed")
+    def test_drafts_decide_no_sample(self):
+        model, samples = self.transformers_model(), []
+        for size in (1, 4, 16):
+            torch.manual_seed(5)
+            samples.append(self.generated(
+                model, self.PROMPTS, do_sample=True, temperature=0.8, top_k=2, top_p=0.95, repetition_penalty=1.1,
+                block_size=size, seed=size, custom_generate=str(self.drafted), trust_remote_code=True))
+            self.assertEqual([text for text, _, _ in samples[0]], [text for text, _, _ in samples[-1]], size)
+            self.assertEqual(size > 1, any(max(accepted) > 1 for _, _, accepted in samples[-1]))
+
+    @unittest.skipIf(transformers is None, "the Python packages torch and transformers are not installed")
+    def test_transformers_refuses_another_adapter(self):
+        for number, (old, new) in enumerate((('"r": 4', '"r": 4, "use_dora": true'), ('"LORA"', '"IA3"'))):
+            folder = self.root / f"odd-{number}"
+            shutil.copytree(self.drafted / "drafter", folder)
+            config = folder / "adapter_config.json"
+            config.write_text(config.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+            with self.assertRaisesRegex(ValueError, "adapter_config.json: .*plain LoRA"):
+                self.generated(self.transformers_model(), self.PROMPTS[:1], do_sample=False, drafter=str(folder),
+                               custom_generate=str(self.drafted), trust_remote_code=True)
+
+    @unittest.skipIf(transformers is None or peft is None, "the Python package peft or transformers is not installed")
     def test_peft_reads_it(self):
         base = transformers.AutoModelForCausalLM.from_pretrained(self.drafted)
         model = peft.PeftModel.from_pretrained(base, self.drafted / "drafter")

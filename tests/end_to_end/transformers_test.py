@@ -343,21 +343,49 @@ class Models(EndToEndTest):
             given.eos_token_id = 257
             self.assertEqual(answer(given), answer(given, **jacobi))
             model.generation_config.repetition_penalty = 1.2
-            with self.assertRaises(ValueError):
-                answer(given, **jacobi)
+            self.assertNotEqual(stopped, answer(given))
+            self.assertEqual(answer(given), answer(given, **jacobi))
         finally:
             model.generation_config = own
+
+    def check_batch_and_samples(self, model, exported):
+        batch = torch.tensor([self.PROMPT, [256] * 4 + self.PROMPT[4:], self.PROMPT[::-1]])
+        jacobi = {"custom_generate": str(exported), "trust_remote_code": True}
+        greedy = {"input_ids": batch, "attention_mask": (batch != 256).long(), "do_sample": False, "max_new_tokens": 48}
+        self.assertEqual(model.generate(**greedy).tolist(), model.generate(**greedy, **jacobi).tolist())
+        # The law of three sampled tokens, of whose second and third a draft is a prediction.
+        count, length, law = 1500, len(self.PROMPT), {(): 1.0}
+        sampling = {"temperature": 1.5, "top_k": 3, "top_p": 0.9}
+        for _ in range(3):
+            following = {}
+            for tokens, probability in law.items():
+                ids = torch.tensor([[*self.PROMPT, *tokens]])
+                scores = model.generate(input_ids=ids, do_sample=True, max_new_tokens=1, output_scores=True,
+                                        return_dict_in_generate=True, **sampling).scores[0][0].softmax(dim=-1)
+                following |= {(*tokens, int(token)): probability * float(scores[token]) for token in scores.nonzero()}
+            law = following
+        self.assertGreater(len(law), 8)
+        ids = torch.tensor([self.PROMPT] * count)
+        torch.manual_seed(5)
+        samples = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=True, max_new_tokens=3,
+                                 **sampling, **jacobi)[:, length:].tolist()
+        self.assertLessEqual(set(map(tuple, samples)), set(law))
+        for tokens, probability in law.items():
+            expected, deviation = count * probability, (count * probability * (1 - probability)) ** 0.5
+            self.assertLess(abs(samples.count(list(tokens)) - expected), 4 * deviation + 1, tokens)
 
     def test_qwen2_and_what_jacobi_decoding_refuses(self):
         model, trusted, exported = self.check("qwen2")
         self.check_plain_calls(model, trusted)
         for loaded in (model, trusted):
             self.check_given_configuration(loaded, exported)
-        for options in ({"num_beams": 2}, {"do_sample": True}, {"repetition_penalty": 1.2}, {"block_size": 0},
+        self.check_batch_and_samples(model, exported)
+        for options in ({"num_beams": 2}, {"do_sample": True, "typical_p": 0.5}, {"block_size": 0},
+                        {"do_sample": True, "num_return_sequences": 2}, {"guidance_scale": 2.0},
                         {"encoder_repetition_penalty": 1.5}, {"exponential_decay_length_penalty": (2, 1.5)},
                         {"penalty_alpha": 0.6, "top_k": 4},
                         {"logits_processor": [lambda ids, scores: scores]}, {"max_new_tokens": None},
-                        {"attention_mask": torch.tensor([[0] * 3])}, {"input_ids": torch.zeros((2, 3), dtype=int)}):
+                        {"attention_mask": torch.tensor([[1, 1, 0]])}, {"input_ids": torch.zeros((2, 3), dtype=int)}):
             arguments = {"input_ids": torch.tensor([self.PROMPT[:3]]), "do_sample": False, "max_new_tokens": 4,
                          "custom_generate": str(exported), "trust_remote_code": True, **options}
             for loaded in (model, trusted):
