@@ -141,11 +141,15 @@ std::string PeftAdapter::hash() const {
   return hash_hex(hash);
 }
 
+bool has_drafter(const fs::path& model_directory) {
+  return fs::exists(model_directory / kDrafterFolder / kAdapterConfig);
+}
+
 std::unique_ptr<PeftAdapter> find_drafter(const fs::path& model_directory,
                                           const TransformerConfig& model) {
-  const fs::path directory = model_directory / kDrafterFolder;
-  return fs::exists(directory / kAdapterConfig) ? std::make_unique<PeftAdapter>(directory, model)
-                                                : nullptr;
+  return has_drafter(model_directory)
+             ? std::make_unique<PeftAdapter>(model_directory / kDrafterFolder, model)
+             : nullptr;
 }
 
 const AdapterSource* drafter_for(std::string_view method, bool needed, const PeftAdapter* drafter,

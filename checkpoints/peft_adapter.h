@@ -39,6 +39,8 @@ class PeftAdapter {
   std::unique_ptr<State> state_;
 };
 
+[[nodiscard]] bool has_drafter(const std::filesystem::path& model_directory);
+
 /// Returns the adapter in `model_directory`/drafter; null if there is none.
 [[nodiscard]] std::unique_ptr<PeftAdapter> find_drafter(
     const std::filesystem::path& model_directory, const TransformerConfig& model);

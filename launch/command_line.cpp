@@ -457,12 +457,15 @@ void add_text(CLI::App& app, CommandLine& line) {
                     "(repeatable)")
         ->type_name("NAME=VALUE")
         ->allow_extra_args(false);
-    one_of(sub->add_option("--method", options->method, "Decoding method"), decoding_method_names())
-        ->capture_default_str();
+    one_of(
+        sub->add_option("--method", options->method,
+                        "Decoding method (default: draft if the model has a drafter, else jacobi)"),
+        decoding_method_names());
     add_settings(*sub, options->settings);
     add_sampling(*sub, options->settings);
-    add_block_size(*sub, options->block_size, options->settings,
-                   "Tokens of a draft; by default, with jacobi, those that an export names");
+    add_block_size(
+        *sub, options->block_size, options->settings,
+        "Tokens of a draft; by default, with jacobi and draft, those that an export names");
     sub->add_option("--max-new-tokens", options->max_new_tokens, "Length at most")
         ->check(positive_number())
         ->capture_default_str();

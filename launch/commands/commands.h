@@ -147,7 +147,7 @@ struct DecodeOptions {
   DeviceChoice device = DeviceChoice::automatic;
   WeightStorage decode_weights = WeightStorage::automatic;
   std::string prompt;
-  std::string method = "jacobi";
+  std::string method;                 ///< Empty: draft if the model has a drafter, else jacobi.
   std::vector<std::string> settings;  ///< KEY=VALUE of the method.
   std::optional<std::string> system;
   bool chatml = false;                          ///< If the template is missing or not understood.

@@ -124,12 +124,15 @@ ExitCode tokenize_command(const TokenizeOptions& options) {
 }
 
 ExitCode decode_command(const DecodeOptions& options) {
+  const std::string name = !options.method.empty()      ? options.method
+                           : has_drafter(options.model) ? "draft"
+                                                        : "jacobi";
   std::int32_t block_size = options.block_size;
-  if (options.method == "jacobi" || options.method.starts_with("draft")) {
+  if (name == "jacobi" || name.starts_with("draft")) {
     block_size = exported_block_size(options.model).value_or(block_size);
   }
-  const DecodingSettings settings = command_settings(options.method, block_size, options.settings);
-  const DecodingMethod method = make_decoding_method(options.method, settings, options.seed);
+  const DecodingSettings settings = command_settings(name, block_size, options.settings);
+  const DecodingMethod method = make_decoding_method(name, settings, options.seed);
   const BytePairTokenizer tokenizer = BytePairTokenizer::load(options.model);
   std::vector<ChatMessage> messages;
   if (options.system) {

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "checkpoints/jacobi_decoding.h"
+#include "checkpoints/peft_adapter.h"
 #include "data/prompts/prompt_import.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/evaluation_session.h"
@@ -74,7 +75,9 @@ ExitCode tune_command(const TuneOptions& options, const MpiSession& session) {
   EvaluateConfig& config = job.evaluate;
   apply(wanted, config);
   if (wanted.methods.empty()) {
-    config.methods = {"jacobi", "mr", "prompt_lookup"};
+    config.methods = has_drafter(wanted.model)
+                         ? std::vector<std::string>{"draft", "draft_lookup", "prompt_lookup"}
+                         : std::vector<std::string>{"jacobi", "mr", "prompt_lookup"};
   }
   if (!options.prompts.empty()) {
     config.tasks.clear();

@@ -108,6 +108,19 @@ class Drafter(EndToEndTest):
             self.assertEqual(method == "ar", before[method] == records)
             self.assertEqual(method == "ar", settings[method] == self.figures(out)[method]["settings"])
 
+    def test_decode_and_tune_take_it_unless_told_otherwise(self):
+        for model, methods in ((self.drafted, {"draft", "jacobi"}), (self.model, {"jacobi"})):
+            reports = {method: self.jforge("decode", "--model", model, "--prompt", "One?", "--max-new-tokens", 100,
+                                           *(["--method", method] if method else [])).err.split(" tokens per")[0]
+                       for method in [None, *sorted(methods)]}
+            self.assertEqual(reports["draft" if model == self.drafted else "jacobi"], reports[None])
+            self.assertEqual(len(methods), len(set(reports.values())), "the methods' forwards should differ")
+        tuned = self.jforge("tune", "--model", self.drafted, "--max-new-tokens", 16, "--prompts", self.prompts, "--set",
+                            "prompts.field=question", "--set", "evaluate.speed_problems=2", "--set",
+                            "evaluate.speed_repeats=2").out
+        for method, takes in (("draft.", True), ("draft_lookup.", True), ("prompt_lookup.", True), ("jacobi.", False)):
+            self.assertEqual(takes, method in tuned, tuned)
+
     def test_a_model_without_one_is_refused_in_a_line(self):
         ids = self.root / "ids.json"
         ids.write_text("[10, 20, 30]", encoding="utf-8")
