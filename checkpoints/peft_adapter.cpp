@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
@@ -103,7 +104,12 @@ struct PeftAdapter::State {
         file(checked_hf_file(directory / kAdapterWeights)),
         source{shape, table, [this](const ParameterEntry& entry) { return read(entry); }} {
     for (const ParameterEntry& entry : table.entries()) {
-      (void)read(entry);
+      // The model's own text must not fail by what only proposes.
+      if (!std::ranges::all_of(read(entry).span<float>(),
+                               [](float value) { return std::isfinite(value); })) {
+        throw DataError(fmt::format("{}: {} holds NaN or infinity; train the drafter again",
+                                    (directory / kAdapterWeights).string(), entry.name));
+      }
     }
     if (file.entries().size() != table.entries().size()) {
       throw DataError(fmt::format("{}: {} tensors where the model's projections need {}",

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "checkpoints/directory_checksums.h"
 #include "runtime/read_file.h"
 #include "tests/unit/checkpoints/hf_model_fixture.h"
@@ -145,6 +147,9 @@ TEST_F(PeftAdapterTest, MissingExtraMisshapenAndDamagedWeightsAreNamed) {
     return adapter_refusal();
   };
   EXPECT_EQ(refused_as(tensors), "nothing thrown");
+  values_[1] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THAT(refused_as(tensors), AllOf(HasSubstr(file.string()), HasSubstr("holds NaN")));
+  values_[1] = 0;
   std::swap(tensors.back().shape[0], tensors.back().shape[1]);
   EXPECT_THAT(refused_as(tensors), AllOf(HasSubstr(file.string()), HasSubstr(name)));
   std::swap(tensors.back().shape[0], tensors.back().shape[1]);
