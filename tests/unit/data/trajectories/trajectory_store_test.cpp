@@ -52,19 +52,24 @@ Trajectory make_trajectory(PromptId id, bool selected = false) {
   return trajectory;
 }
 
+ShardIdentity shard_of(LeaseId lease, std::vector<PromptId> ids, std::int32_t attempt = 1,
+                       std::int64_t round = 1) {
+  return {.lease = lease,
+          .attempt = attempt,
+          .rank = 3,
+          .round = round,
+          .block_size = kBlock,
+          .prompt_ids = std::move(ids),
+          .identity = "0123456789abcdef"};
+}
+
 class TrajectoryStoreTest : public testing::Test {
  protected:
   fs::path write_shard(LeaseId lease, const std::vector<PromptId>& ids, bool selected = false,
                        const fs::path& sub = "", std::int64_t round = 1) {
     const fs::path directory = directory_ / sub;
     fs::create_directories(directory);
-    TrajectoryWriter writer(directory, {.lease = lease,
-                                        .attempt = 1,
-                                        .rank = 3,
-                                        .round = round,
-                                        .block_size = kBlock,
-                                        .prompt_ids = ids,
-                                        .identity = "0123456789abcdef"});
+    TrajectoryWriter writer(directory, shard_of(lease, ids, 1, round));
     for (const PromptId id : ids) {
       writer.append(make_trajectory(id, selected));
     }
@@ -176,13 +181,7 @@ TEST_F(TrajectoryStoreTest, WhatIsRememberedIsNotOpened) {
 }
 
 TEST_F(TrajectoryStoreTest, AWriterTellsWhatAReaderFinds) {
-  TrajectoryWriter writer(directory_, {.lease = 4,
-                                       .attempt = 1,
-                                       .rank = 3,
-                                       .round = 1,
-                                       .block_size = kBlock,
-                                       .prompt_ids = {9, 6, 7},
-                                       .identity = "0123456789abcdef"});
+  TrajectoryWriter writer(directory_, shard_of(4, {9, 6, 7}));
   for (const PromptId id : {6, 7, 9}) {
     writer.append(make_trajectory(id));
   }
@@ -508,13 +507,7 @@ TEST_F(TrajectoryStoreTest, SealedButInconsistentShardsAreRefused) {
 }
 
 TEST_F(TrajectoryStoreTest, WriterRefusesWhatIsNotItsLease) {
-  const ShardIdentity identity{.lease = 1,
-                               .attempt = 0,
-                               .rank = 0,
-                               .round = 1,
-                               .block_size = kBlock,
-                               .prompt_ids = {1, 2},
-                               .identity = ""};
+  const ShardIdentity identity = shard_of(1, {1, 2}, 0);
   TrajectoryWriter writer(directory_, identity);
   writer.append(make_trajectory(1));
   EXPECT_THROW(writer.append(make_trajectory(1)), InternalError);
@@ -531,27 +524,15 @@ TEST_F(TrajectoryStoreTest, WriterRefusesWhatIsNotItsLease) {
 
 TEST_F(TrajectoryStoreTest, CommitTwiceIsRefused) {
   write_shard(1, {1});
-  TrajectoryWriter writer(directory_, {.lease = 1,
-                                       .attempt = 2,
-                                       .rank = 0,
-                                       .round = 1,
-                                       .block_size = kBlock,
-                                       .prompt_ids = {1},
-                                       .identity = ""});
+  TrajectoryWriter writer(directory_, shard_of(1, {1}, 2));
   writer.append(make_trajectory(1));
   const fs::path temporary = writer.finish();
-  EXPECT_EQ(temporary.filename(), ".tmp-1-2-0-" + temporary_suffix());
-  EXPECT_THROW(commit_shard(directory_, 1, 2, 0), InternalError);
+  EXPECT_EQ(temporary.filename(), ".tmp-1-2-3-" + temporary_suffix());
+  EXPECT_THROW(commit_shard(directory_, 1, 2, 3), InternalError);
 }
 
 TEST_F(TrajectoryStoreTest, UnwritableDirectoryIsAnEnvironmentError) {
-  TrajectoryWriter writer(directory_ / "absent", {.lease = 1,
-                                                  .attempt = 0,
-                                                  .rank = 0,
-                                                  .round = 1,
-                                                  .block_size = kBlock,
-                                                  .prompt_ids = {1},
-                                                  .identity = ""});
+  TrajectoryWriter writer(directory_ / "absent", shard_of(1, {1}, 0));
   writer.append(make_trajectory(1));
   EXPECT_THROW(static_cast<void>(writer.finish()), EnvironmentError);
 }
