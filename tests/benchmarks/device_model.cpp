@@ -21,6 +21,14 @@
 
 namespace jforge {
 
+std::vector<TokenId> random_tokens(std::int64_t count, std::int64_t vocabulary) {
+  static std::mt19937 generator(7);
+  std::uniform_int_distribution<TokenId> any(0, static_cast<TokenId>(vocabulary - 1));
+  std::vector<TokenId> tokens(static_cast<std::size_t>(count));
+  std::ranges::generate(tokens, [&] { return any(generator); });
+  return tokens;
+}
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -33,14 +41,6 @@ double median(std::vector<double> values) {
   const auto middle = values.begin() + std::ssize(values) / 2;
   std::ranges::nth_element(values, middle);
   return *middle;
-}
-
-std::vector<TokenId> random_tokens(std::int64_t count, std::int64_t vocabulary) {
-  static std::mt19937 generator(7);
-  std::uniform_int_distribution<TokenId> any(0, static_cast<TokenId>(vocabulary - 1));
-  std::vector<TokenId> tokens(static_cast<std::size_t>(count));
-  std::ranges::generate(tokens, [&] { return any(generator); });
-  return tokens;
 }
 
 /// Returns the elements of all matrices of a forward.

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "model/kernels/device_choice.h"
 #include "model/transformer/transformer_config.h"
 #include "runtime/comm/mpi_session.h"
+#include "runtime/ids.h"
 
 namespace jforge {
 
@@ -23,6 +25,8 @@ struct DeviceModelOptions {
   std::int64_t tokens = 128;                        ///< measured tokens of decoding, after eight
   std::int64_t rows_in_flight = 64;  ///< of one sequence in a forward, compared with one
 };
+
+[[nodiscard]] std::vector<TokenId> random_tokens(std::int64_t count, std::int64_t vocabulary);
 
 /// Measures a random model on a device: greedy decoding against memory, many rows against one row,
 /// training against the products' peak. Prints rows of device_rows.h. Collective if training.

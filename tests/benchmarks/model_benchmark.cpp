@@ -19,7 +19,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <random>
 #include <span>
 #include <string>
 #include <utility>
@@ -89,14 +88,6 @@ struct TrainingFigures {
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
-}
-
-std::vector<TokenId> random_tokens(std::int64_t count, std::int64_t vocabulary) {
-  static std::mt19937 generator(7);
-  std::uniform_int_distribution<TokenId> any(0, static_cast<TokenId>(vocabulary - 1));
-  std::vector<TokenId> tokens(static_cast<std::size_t>(count));
-  std::ranges::generate(tokens, [&] { return any(generator); });
-  return tokens;
 }
 
 /// Records time and allocations after each forward; allocates nothing.
