@@ -62,6 +62,11 @@ class Candidates(unittest.TestCase):
                 commands += [[*words, command] for command in below]
         self.assertGreaterEqual(len(commands), 20)
 
+    def test_the_page_of_commands_has_each(self):
+        page = (pathlib.Path(__file__).parents[2] / "docs/commands.md").read_text(encoding="utf-8")
+        cells = re.findall(r"^\| (`[a-z].*?) \| ", page, re.MULTILINE)
+        self.assertEqual(set(self.candidates("")), {name for cell in cells for name in re.findall("`([a-z]+)", cell)})
+
     def test_every_key_is_offered(self):
         sections = json.loads(printed("schema"))["properties"]
         sections["rounds.1"] = sections.pop("rounds")["items"]
