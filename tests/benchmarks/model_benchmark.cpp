@@ -17,7 +17,6 @@
 #include <iterator>
 #include <limits>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,7 +31,6 @@
 #include "model/transformer/training_transformer.h"
 #include "model/transformer/weight_init.h"
 #include "runtime/comm/mpi_session.h"
-#include "runtime/durable_file.h"
 #include "runtime/error.h"
 #include "runtime/machine_load.h"
 #include "tests/benchmarks/allocation_counter.h"
@@ -55,7 +53,6 @@ struct BenchmarkOptions {
   std::string compute = "float32";   ///< of training
   std::string device;                ///< empty: the host, as all fields below describe
   std::string storage = "bfloat16";  ///< of decoding's matrices on a device
-  std::string batch_file;            ///< receives the training batch as JSON
   std::int64_t rows = 2048;          ///< maximum packed rows of the training batch
   int zero_stage = 1;                ///< of training on a device
   std::int64_t steps = 3;            ///< measured training steps, after a warm-up
@@ -286,33 +283,6 @@ float sample_weight(std::span<const PackedSample> samples) {
   return 1.0F / static_cast<float>(samples.size());
 }
 
-/// Writes the batch as `jforge probe loss --packed` takes it, and the results, for other programs.
-void write_batch(const std::string& path, std::span<const PackedSample> samples) {
-  const PackedBatch batch = pack_samples(samples, packing(), sample_weight(samples));
-  nlohmann::json json{{"mask", "noise"},
-                      {"reduction", "token_mean"},
-                      {"kept", "from_first_difference"},
-                      {"rows", batch.layout.num_rows},
-                      {"kept_offsets", batch.kept_offsets},
-                      {"ar_targets", batch.ar_targets}};
-  const auto blocks = [](const std::vector<TokenId>& tokens, std::int32_t block_size) {
-    std::vector<std::vector<TokenId>> cut;
-    for (auto it = tokens.begin(); it != tokens.end(); it += block_size) {
-      cut.emplace_back(it, it + block_size);
-    }
-    return cut;
-  };
-  for (const PackedSample& sample : samples) {
-    json["samples"].push_back({{"prompt", sample.prompt},
-                               {"block_size", sample.block_size},
-                               {"window", sample.window},
-                               {"noisy", blocks(sample.noisy, sample.block_size)},
-                               {"clean", blocks(sample.clean, sample.block_size)},
-                               {"eos", -1}});
-  }
-  publish_file(path, json.dump());
-}
-
 /// A transformer of one type with its input and cost.
 struct MeasuredTraining {
   TrainingTransformer transformer;
@@ -386,9 +356,6 @@ std::vector<TrainingFigures> measure_training(const BenchmarkOptions& options,
   const ConstTensorView masters = store.masters();
   ShardedAdamW optimizer(table, comm, account, store, {});
   const auto samples = training_samples(options.rows, options.model.vocabulary_size);
-  if (!options.batch_file.empty() && comm.rank() == 0) {
-    write_batch(options.batch_file, samples);
-  }
   PackedBatch batch;
   Buffer rounded;
   std::vector<std::unique_ptr<MeasuredTraining>> types;
@@ -568,7 +535,6 @@ BenchmarkOptions parse(int argc, char** argv) {
       ->check(CLI::IsMember({"cpu", "cuda"}));
   app.add_option("--storage", options.storage, "of decoding's matrices with --device")
       ->check(CLI::IsMember(kDecodeStorages));
-  app.add_option("--batch-out", options.batch_file, "file for the training batch, as JSON");
   app.add_option("--rows", options.rows, "packed rows of the training batch");
   app.add_option("--zero-stage", options.zero_stage, "of training with --device")
       ->check(CLI::Range(0, 3));

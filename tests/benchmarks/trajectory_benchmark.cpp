@@ -1,7 +1,5 @@
-/// Generation of trajectories with random weights: many prompts against single ones, all blocks of
-/// a prompt at once against one after another. Both share a model and alternate by forward, so that
-/// other load slows both. Prints Markdown. --device cuda: positions per second on a device, against
-/// its data sheet.
+/// Generation of trajectories with random weights, block after block and all blocks of a prompt at
+/// once: positions per second against the device's data sheet. Prints Markdown.
 
 #include <fmt/format.h>
 #include <omp.h>
@@ -12,14 +10,12 @@
 #include <iostream>
 #include <memory>
 #include <random>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "model/kernels/device_choice.h"
 #include "model/transformer/inference_transformer.h"
-#include "model/transformer/weight_init.h"
 #include "runtime/error.h"
 #include "runtime/machine_load.h"
 #include "runtime/tensor/buffer.h"
@@ -36,61 +32,19 @@ using Clock = std::chrono::steady_clock;
 struct BenchmarkOptions {
   TransformerConfig model;
   std::string shape;  ///< description of `model`
-  std::string only = "both";
-  std::string device;                 ///< empty: the host, as all fields below describe
-  std::string storage = "bfloat16";   ///< of the matrices on a device
-  std::int64_t batch = 32;            ///< prompts at once …
-  std::int64_t single = 4;            ///< … against prompts one by one
-  std::int64_t batch_blocks = 2;      ///< of each of those answers, n = 16
-  std::int64_t parallel_rows = 128;   ///< prompts times block size of the other comparison …
-  std::int64_t parallel_blocks = 16;  ///< … with answers of so many blocks: a noise window
+  std::string device = "cpu";
+  std::string storage = "bfloat16";   ///< of the matrices
+  std::int64_t batch = 32;            ///< prompts at once
+  std::int64_t parallel_blocks = 16;  ///< of each answer: a noise window
   std::int64_t prompt = 64;           ///< prompt tokens
-};
-
-/// A range of another model's slots as a model.
-class SlotRange final : public DecodeModel {
- public:
-  SlotRange(DecodeModel& model, std::int32_t first, std::int32_t count)
-      : model_(model), first_(first), count_(count) {}
-  [[nodiscard]] std::int32_t num_slots() const override { return count_; }
-  [[nodiscard]] std::int32_t slot_capacity() const override { return model_.slot_capacity(); }
-  [[nodiscard]] std::int32_t branch_rows() const override { return model_.branch_rows(); }
-  [[nodiscard]] bool reserve(std::int32_t slot, std::int64_t positions,
-                             std::int64_t branch_rows) override {
-    return model_.reserve(slot + first_, positions, branch_rows);
-  }
-  void release(std::int32_t slot) override { model_.release(slot + first_); }
-  void predict(std::span<const DecodeRow> rows, std::span<TokenId> predictions) override {
-    rows_.assign(rows.begin(), rows.end());
-    for (DecodeRow& row : rows_) {
-      row.place.slot += first_;
-    }
-    model_.predict(rows_, predictions);
-  }
-  void keep_branches(std::span<const CacheCopy> rows) override {
-    copies_.assign(rows.begin(), rows.end());
-    for (CacheCopy& row : copies_) {
-      row.slot += first_;
-    }
-    model_.keep_branches(copies_);
-  }
-
- private:
-  DecodeModel& model_;
-  std::int32_t first_;
-  std::int32_t count_;
-  std::vector<DecodeRow> rows_;
-  std::vector<CacheCopy> copies_;
 };
 
 /// A way of generating and its cost.
 class Contestant {
  public:
-  Contestant(DecodeModel& model, std::int32_t first_slot, const GenerateOptions& options,
+  Contestant(DecodeModel& model, const GenerateOptions& options,
              std::vector<GeneratePrompt> prompts)
-      : slots_(model, first_slot, options.batch_prompts),
-        generator_(slots_, options),
-        prompts_(std::move(prompts)) {}
+      : generator_(model, options), prompts_(std::move(prompts)) {}
 
   [[nodiscard]] bool done() const { return next_ == prompts_.size() && generator_.running() == 0; }
   void step() {
@@ -107,28 +61,14 @@ class Contestant {
   [[nodiscard]] double tokens_per_second() const {
     return static_cast<double>(counts().block_tokens) / seconds;
   }
-  /// Returns rows per block, without prompts.
-  [[nodiscard]] double rows_per_block(std::int32_t block_size) const {
-    return static_cast<double>(counts().decoder.rows - counts().decoder.prefill_rows) * block_size /
-           static_cast<double>(counts().block_tokens);
-  }
 
   double seconds = 0;
 
  private:
-  SlotRange slots_;
   TrajectoryGenerator generator_;
   std::vector<GeneratePrompt> prompts_;
   std::size_t next_ = 0;
 };
-
-/// The contestant with less time so far makes the next forward.
-void run_in_turns(Contestant& left, Contestant& right) {
-  while (!left.done() || !right.done()) {
-    const bool first = right.done() || (!left.done() && left.seconds <= right.seconds);
-    (first ? left : right).step();
-  }
-}
 
 std::vector<GeneratePrompt> random_prompts(const BenchmarkOptions& options, std::int64_t count) {
   std::mt19937 generator(7);
@@ -174,57 +114,6 @@ struct Weights {
   }
 };
 
-void compare_batches(const BenchmarkOptions& options, const Weights& weights) {
-  constexpr std::int32_t kBlockSize = 16;
-  fmt::print(
-      "| weights | one by one, tokens/s | batch of {}, tokens/s | ratio | TPF |\n"
-      "| --- | --- | --- | --- | --- |\n",
-      options.batch);
-  for (const auto& [storage, name] :
-       {std::pair{WeightStorage::float32, "float32"},
-        std::pair{WeightStorage::bfloat16, "bfloat16"},
-        std::pair{WeightStorage::bfloat16_arithmetic, "bfloat16_arithmetic"},
-        std::pair{WeightStorage::int8, "int8"}}) {
-    const auto many = generation(kBlockSize, options.batch_blocks, options.batch);
-    const auto model =
-        weights.transformer(storage, options.batch + 1, many.required_positions(options.prompt), 0);
-    Contestant single(*model, 0, generation(kBlockSize, options.batch_blocks, 1),
-                      random_prompts(options, options.single));
-    Contestant batch(*model, 1, many, random_prompts(options, options.batch));
-    run_in_turns(single, batch);
-    fmt::print("| {} | {:.1f} | {:.1f} | {:.2f} | {:.2f} |\n", name, single.tokens_per_second(),
-               batch.tokens_per_second(), batch.tokens_per_second() / single.tokens_per_second(),
-               batch.counts().cost_of_blocks().tokens_per_forward().value_or(0));
-    std::fflush(stdout);
-  }
-}
-
-void compare_methods(const BenchmarkOptions& options, const Weights& weights) {
-  fmt::print(
-      "\n| n | prompts | sequential: s, rows a block | parallel: s, rows a block | n²/3 + 2n | "
-      "time "
-      "ratio | rows ratio |\n| --- | --- | --- | --- | --- | --- | --- |\n");
-  for (const std::int32_t n : {16, 32, 64}) {
-    const std::int64_t prompts = std::max<std::int64_t>(1, options.parallel_rows / n);
-    const auto one = generation(n, options.parallel_blocks, prompts);
-    auto all = one;
-    all.method = GenerationMethod::parallel;
-    const auto model =
-        weights.transformer(WeightStorage::float32, 2 * prompts,
-                            one.required_positions(options.prompt), all.required_branch_rows());
-    Contestant sequential(*model, 0, one, random_prompts(options, prompts));
-    Contestant parallel(*model, static_cast<std::int32_t>(prompts), all,
-                        random_prompts(options, prompts));
-    run_in_turns(sequential, parallel);
-    fmt::print("| {} | {} | {:.1f}, {:.0f} | {:.1f}, {:.0f} | {:.0f} | {:.2f} | {:.2f} |\n", n,
-               prompts, sequential.seconds, sequential.rows_per_block(n), parallel.seconds,
-               parallel.rows_per_block(n), n * n / 3.0 + 2.0 * n,
-               sequential.seconds / parallel.seconds,
-               sequential.rows_per_block(n) / parallel.rows_per_block(n));
-    std::fflush(stdout);
-  }
-}
-
 /// Measures forwarded positions on a device, by each way of making trajectories.
 void measure_positions(const BenchmarkOptions& options, const Weights& weights) {
   constexpr std::int32_t kBlockSize = 32;
@@ -247,8 +136,8 @@ void measure_positions(const BenchmarkOptions& options, const Weights& weights) 
     // Warms up kernels, graphs and memory.
     GenerateOptions short_way = way;
     short_way.max_new_tokens = kBlockSize;
-    Contestant warm_up(*model, 0, short_way, random_prompts(options, options.batch));
-    Contestant contestant(*model, 0, way, random_prompts(options, options.batch));
+    Contestant warm_up(*model, short_way, random_prompts(options, options.batch));
+    Contestant contestant(*model, way, random_prompts(options, options.batch));
     for (Contestant* const one : {&warm_up, &contestant}) {
       while (!one->done()) {
         one->step();
@@ -269,24 +158,18 @@ void measure_positions(const BenchmarkOptions& options, const Weights& weights) 
 
 BenchmarkOptions parse(int argc, char** argv) {
   BenchmarkOptions options;
-  CLI::App app{"Generation of trajectories, ways against each other; prints Markdown."};
+  CLI::App app{"Generation of trajectories by both ways; prints Markdown."};
   ShapeOptions shape;
   shape.add_to(app);
   app.option_defaults()->always_capture_default();
-  app.add_option("--only", options.only, "both | batch | parallel")
-      ->check(CLI::IsMember({"both", "batch", "parallel"}));
-  app.add_option("--device", options.device, "cpu | cuda: positions per second there")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
-  app.add_option("--storage", options.storage, "of the matrices with --device")
+  app.add_option("--device", options.device, "cpu | cuda")->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_option("--storage", options.storage, "of the matrices")
       ->check(CLI::IsMember(kDecodeStorages));
   const auto count = [&](const char* name, std::int64_t& value, const char* meaning) {
     app.add_option(name, value, meaning)->check(CLI::PositiveNumber);
   };
   count("--batch", options.batch, "prompts at once");
-  count("--single", options.single, "prompts that are generated one by one");
-  count("--batch-blocks", options.batch_blocks, "blocks of each of those answers");
-  count("--parallel-rows", options.parallel_rows, "prompts times n, sequential against parallel");
-  count("--parallel-blocks", options.parallel_blocks, "blocks of each of those answers");
+  count("--parallel-blocks", options.parallel_blocks, "blocks of each answer");
   count("--prompt", options.prompt, "prompt tokens");
   try {
     app.parse(argc, argv);
@@ -309,23 +192,10 @@ void run(const BenchmarkOptions& options) {
   MemoryAccount account("benchmark");
   Buffer memory(static_cast<std::size_t>(table.flat_size()) * sizeof(float), account);
   const TensorView flat = memory.floats({table.flat_size()});
-  if (options.device.empty()) {
-    initialise_weights(table, flat, 1, config.num_layers);
-  } else {
-    repeat_weights(table, flat);
-  }
+  repeat_weights(table, flat);
   const std::unique_ptr<KernelSet> kernels =
       make_kernel_set(options.device == "cuda" ? DeviceChoice::cuda : DeviceChoice::cpu, 0);
-  const Weights weights{config, table, flat, *kernels, account};
-  if (!options.device.empty()) {
-    return measure_positions(options, weights);
-  }
-  if (options.only != "parallel") {
-    compare_batches(options, weights);
-  }
-  if (options.only != "batch") {
-    compare_methods(options, weights);
-  }
+  measure_positions(options, {config, table, flat, *kernels, account});
 }
 
 int guarded_main(int argc, char** argv) {
