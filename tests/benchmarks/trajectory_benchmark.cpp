@@ -94,50 +94,35 @@ GenerateOptions generation(std::int32_t block_size, std::int64_t blocks, std::in
   return options;
 }
 
-struct Weights {
-  const TransformerConfig& config;
-  const ParameterTable& table;
-  ConstTensorView flat;
-  KernelSet& kernels;
-  MemoryAccount& account;
-
-  [[nodiscard]] std::unique_ptr<InferenceTransformer> transformer(WeightStorage storage,
-                                                                  std::int64_t slots,
-                                                                  std::int64_t capacity,
-                                                                  std::int64_t branch_rows) const {
-    InferenceTransformer::Options options;
-    options.num_slots = static_cast<std::int32_t>(slots);
-    options.slot_capacity = static_cast<std::int32_t>(capacity);
-    options.branch_rows = static_cast<std::int32_t>(branch_rows);
-    options.weights = storage;
-    return std::make_unique<InferenceTransformer>(config, table, flat, kernels, account, options);
-  }
-};
-
-/// Measures forwarded positions on a device, by each way of making trajectories.
-void measure_positions(const BenchmarkOptions& options, const Weights& weights) {
+/// Measures forwarded positions by each way of making trajectories.
+void measure_positions(const BenchmarkOptions& options, const ParameterTable& table,
+                       const TensorView& flat, KernelSet& kernels, MemoryAccount& account) {
   constexpr std::int32_t kBlockSize = 32;
   double matrices = 0;
-  for (const ParameterEntry& entry : weights.table.entries()) {
+  for (const ParameterEntry& entry : table.entries()) {
     const bool looked_up =
         !options.model.tie_word_embeddings && entry.name == "model.embed_tokens.weight";
     matrices +=
         entry.shape.rank() == 2 && !looked_up ? static_cast<double>(entry.shape.elements()) : 0;
   }
   const WeightStorage storage = kDecodeStorages.at(options.storage);
-  const KnownDevice* const sheet = device_sheet(weights.kernels);
-  print_device_head(weights.kernels);
+  const KnownDevice* const sheet = device_sheet(kernels);
+  print_device_head(kernels);
   for (const auto& [method, name] : {std::pair{GenerationMethod::sequential, "sequential"},
                                      std::pair{GenerationMethod::parallel, "parallel"}}) {
     GenerateOptions way = generation(kBlockSize, options.parallel_blocks, options.batch);
     way.method = method;
-    const auto model = weights.transformer(
-        storage, options.batch, way.required_positions(options.prompt), way.required_branch_rows());
+    InferenceTransformer model(
+        options.model, table, flat, kernels, account,
+        {.num_slots = way.batch_prompts,
+         .slot_capacity = static_cast<std::int32_t>(way.required_positions(options.prompt)),
+         .branch_rows = static_cast<std::int32_t>(way.required_branch_rows()),
+         .weights = storage});
     // Warms up kernels, graphs and memory.
     GenerateOptions short_way = way;
     short_way.max_new_tokens = kBlockSize;
-    Contestant warm_up(*model, short_way, random_prompts(options, options.batch));
-    Contestant contestant(*model, way, random_prompts(options, options.batch));
+    Contestant warm_up(model, short_way, random_prompts(options, options.batch));
+    Contestant contestant(model, way, random_prompts(options, options.batch));
     for (Contestant* const one : {&warm_up, &contestant}) {
       while (!one->done()) {
         one->step();
@@ -195,7 +180,7 @@ void run(const BenchmarkOptions& options) {
   repeat_weights(table, flat);
   const std::unique_ptr<KernelSet> kernels =
       make_kernel_set(options.device == "cuda" ? DeviceChoice::cuda : DeviceChoice::cpu, 0);
-  measure_positions(options, {config, table, flat, *kernels, account});
+  measure_positions(options, table, flat, *kernels, account);
 }
 
 int guarded_main(int argc, char** argv) {
