@@ -145,10 +145,6 @@ class Drafter(EndToEndTest):
         return [(record["tokens"], record["forwards"], record["accepted"])
                 for record in json.loads(out.read_text(encoding="utf-8"))]
 
-    def transformers_model(self):
-        torch.set_num_threads(1)
-        return transformers.AutoModelForCausalLM.from_pretrained(self.drafted, dtype=torch.float32).eval()
-
     def generated(self, model, prompts, **options):
         """Returns [(tokens, forwards, accepted)]; pads on the left."""
         width = max(map(len, prompts))
@@ -164,7 +160,8 @@ class Drafter(EndToEndTest):
 
     @unittest.skipIf(transformers is None, "the Python packages torch and transformers are not installed")
     def test_transformers_decodes_with_it(self):
-        model = self.transformers_model()
+        torch.set_num_threads(1)
+        model = transformers.AutoModelForCausalLM.from_pretrained(self.drafted, dtype=torch.float32).eval()
         drafted = {"custom_generate": str(self.drafted), "trust_remote_code": True}
         greedy = {"do_sample": False, "pad_token_id": 256}
         stock = self.generated(model, self.PROMPTS, **greedy)
@@ -181,27 +178,20 @@ class Drafter(EndToEndTest):
         self.assertNotEqual(self.decoded(self.PROMPTS, "--method", "jacobi", "--block-size", 7, "--seed", 3),
                             self.decoded(self.PROMPTS, "--method", "draft", "--block-size", 7, "--seed", 3))
 
-    @unittest.skipIf(transformers is None, "the Python packages torch and transformers are not installed")
-    def test_drafts_decide_no_sample(self):
-        model, samples = self.transformers_model(), []
+        # Drafts decide no sample.
+        samples = []
         for size in (1, 4, 16):
             torch.manual_seed(5)
             samples.append(self.generated(
                 model, self.PROMPTS, do_sample=True, temperature=0.8, top_k=2, top_p=0.95, repetition_penalty=1.1,
-                block_size=size, seed=size, custom_generate=str(self.drafted), trust_remote_code=True))
+                block_size=size, seed=size, **drafted))
             self.assertEqual([text for text, _, _ in samples[0]], [text for text, _, _ in samples[-1]], size)
             self.assertEqual(size > 1, any(max(accepted) > 1 for _, _, accepted in samples[-1]))
-
-    @unittest.skipIf(transformers is None, "the Python packages torch and transformers are not installed")
-    def test_transformers_refuses_another_adapter(self):
-        for number, (old, new) in enumerate((('"r": 4', '"r": 4, "use_dora": true'), ('"LORA"', '"IA3"'))):
-            folder = self.root / f"odd-{number}"
-            shutil.copytree(self.drafted / "drafter", folder)
-            config = folder / "adapter_config.json"
-            config.write_text(config.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
-            with self.assertRaisesRegex(ValueError, "adapter_config.json: .*plain LoRA"):
-                self.generated(self.transformers_model(), self.PROMPTS[:1], do_sample=False, drafter=str(folder),
-                               custom_generate=str(self.drafted), trust_remote_code=True)
+        folder = shutil.copytree(self.drafted / "drafter", self.root / "odd-drafter")
+        config = folder / "adapter_config.json"
+        config.write_text(config.read_text(encoding="utf-8").replace("{", '{"use_dora": true,', 1), encoding="utf-8")
+        with self.assertRaisesRegex(ValueError, "adapter_config.json: .*plain LoRA.*use_dora"):
+            self.generated(model, self.PROMPTS[:1], drafter=str(folder), **greedy, **drafted)
 
     @unittest.skipIf(transformers is None or peft is None, "the Python package peft or transformers is not installed")
     def test_peft_reads_it(self):
