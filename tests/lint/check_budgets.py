@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 CODE = {".cpp", ".h", ".cu", ".cuh", ".py", ".sh", ".cmake", ".c"}
-LINES = {"source": 86_900, "tests": 72_200}  # with AMX, tune, copies and drafters; to fall to 80,000 and 66,000
-WORDS = {"README.md": 1_300, "ARCHITECTURE.md": 1_800, "CONTRIBUTING.md": 1_300, "all pages": 44_600}
+LINES = {"source": 86_850, "tests": 71_600}  # with AMX, tune, copies and drafters; to fall to 80,000 and 66,000
+WORDS = {"README.md": 1_300, "ARCHITECTURE.md": 1_800, "CONTRIBUTING.md": 1_000, "all pages": 43_400}
 PAGE_LINES = {"CHANGELOG.md": 60}
 
 
