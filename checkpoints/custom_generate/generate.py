@@ -39,8 +39,7 @@ MASK_32, MASK_64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
 
 @dataclasses.dataclass
 class JacobiOutput(GenerateDecoderOnlyOutput):
-    """With return_dict_in_generate: adds the forwards after the prompt's and, for each sequence, the tokens that each
-    forward accepted."""
+    """With return_dict_in_generate: adds the forwards after the prompt's, and what each accepted of each sequence."""
 
     forwards: int | None = None
     accepted: list | None = None
@@ -131,9 +130,8 @@ class Chooser:
         self.penalty = None if penalty in (None, 1.0) else transformers.RepetitionPenaltyLogitsProcessor(penalty)
         if config.do_sample:
             self.generator = torch.Generator(device).manual_seed(int(torch.randint(2**63 - 1, ())))
-            top_k = config.top_k
-            if top_k is None:  # transformers 5 has the default elsewhere.
-                top_k = getattr(config, "_get_default_generation_params", dict)().get("top_k")
+            defaults = getattr(config, "_get_default_generation_params", dict)()  # In transformers 5.
+            top_k = defaults.get("top_k") if config.top_k is None else config.top_k
             self.warpers += [warper(value) for warper, value, neutral in (
                 (transformers.TemperatureLogitsWarper, config.temperature, 1.0),
                 (transformers.TopKLogitsWarper, top_k, 0), (transformers.TopPLogitsWarper, config.top_p, 1.0),
@@ -209,8 +207,8 @@ def own_file(model, name, argument):
 
 
 def own_block_size(model):
-    path = own_file(model, SETTINGS_FILE, "block_size")
-    return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))["block_size"]
+    path = pathlib.Path(own_file(model, SETTINGS_FILE, "block_size"))
+    return json.loads(path.read_text(encoding="utf-8"))["block_size"]
 
 
 def find_drafter(model, folder):
@@ -228,18 +226,18 @@ def find_drafter(model, folder):
 class Sequence:
     """A sequence of the batch while it is decoded."""
 
-    def __init__(self, prompt, limit, stops, stream, chooser):
+    def __init__(self, prompt, limit, stops, stream, chooser, emit):
         self.prompt_length, self.limit, self.stops = len(prompt), limit, stops
-        self.stream, self.chooser = stream, chooser
+        self.stream, self.chooser, self.emit = stream, chooser, emit  # emit() gets tokens once they are known.
         self.known = list(prompt)  # Committed and cached. The newest known token begins the draft instead.
         self.draft = []
         self.accepted = []
 
     def begin(self, logits):
-        """Takes the logits after the prompt. Returns the new token."""
+        """Takes the logits after the prompt."""
         self.draft = self.chooser.after(self.known[:-1], self.known[-1:], logits)
         del self.chooser.noise[:1]
-        return self.draft[:1]
+        self.emit(self.draft)
 
     def finished(self):
         return self.draft[0] in self.stops or len(self.known) + 1 - self.prompt_length >= self.limit
@@ -251,7 +249,7 @@ class Sequence:
             self.draft.append(self.known[self.stream.below(len(self.known))])
 
     def verify(self, logits, drafting_logits):
-        """Takes the logits of the draft's rows, and those of the drafting rows or None. Returns the new tokens."""
+        """Takes the logits of the draft's rows, and those of the drafting rows or None."""
         draft = self.draft
         predictions = self.chooser.after(self.known, draft, logits[:len(draft)])
         proposals = predictions
@@ -268,7 +266,7 @@ class Sequence:
         del self.chooser.noise[:count]
         # The predictions after the newest token are the guess for its successors.
         self.draft = [newest, *proposals[count:]]
-        return [*draft[1:count], newest]
+        self.emit([*draft[1:count], newest])
 
 
 def forward(model, cache, lengths, rows, wanted, drafter=None):
@@ -305,16 +303,14 @@ def commit(cache, cached, lengths, counts):
         cache.crop(-dropped)
 
 
-def decode(model, sequences, block_size, drafter, emit):
-    """Decodes all sequences to their ends. Passes the first one's tokens to emit() once known."""
+def decode(model, sequences, block_size, drafter):
+    """Decodes all sequences to their ends."""
     cache = transformers.DynamicCache()
     prompts = [sequence.known for sequence in sequences]
     ends = sorted({len(prompt) - 1 for prompt in prompts})
     logits = forward(model, cache, [0] * len(prompts), prompts, ends)
     for i, sequence in enumerate(sequences):
-        new = sequence.begin(logits[i, [ends.index(len(prompts[i]) - 1)]])
-        if i == 0:
-            emit(new)
+        sequence.begin(logits[i, [ends.index(len(prompts[i]) - 1)]])
     active = sequences
     while True:
         left = [i for i, sequence in enumerate(active) if not sequence.finished()]
@@ -330,9 +326,7 @@ def decode(model, sequences, block_size, drafter, emit):
         drafts = drafter is not None and width > 1
         logits = forward(model, cache, lengths, rows, range((1 + drafts) * width), drafter if drafts else None)
         for i, sequence in enumerate(active):
-            new = sequence.verify(logits[i], logits[i, width:] if drafts else None)
-            if sequence is sequences[0]:
-                emit(new)
+            sequence.verify(logits[i], logits[i, width:] if drafts else None)
         commit(cache, cached, lengths, [sequence.accepted[-1] for sequence in active])
 
 
@@ -373,9 +367,9 @@ def jacobi_generate(model, inputs=None, generation_config=None, input_ids=None, 
     if streamer is not None:
         streamer.put(input_ids.cpu())
     limit, stops = length_limit(config, input_ids.shape[1]), stop_tokens(config)
-    sequences = [Sequence(prompt, limit, stops, DraftStream(seed, i), Chooser(config, model.device))
+    sequences = [Sequence(prompt, limit, stops, DraftStream(seed, i), Chooser(config, model.device), emit)
                  for i, prompt in enumerate(prompts)]
-    decode(model, sequences, block_size, drafter, emit)
+    decode(model, sequences, block_size, drafter)
     if streamer is not None:
         streamer.end()
     answers = [torch.tensor([*one.known[one.prompt_length:], one.draft[0]]) for one in sequences]

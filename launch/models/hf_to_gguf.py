@@ -3,9 +3,8 @@
 
     hf_to_gguf.py DIRECTORY FILE.gguf [--type F32|BF16|Q8_0] [--pre NAME]
 
---type is that of the matrices (default: F32 if the weights are, else BF16). --pre is llama.cpp's name of the
-pre-tokenizer if this script does not know it. Needs the Python packages gguf and numpy. Refuses models that it does not
-know. Writes FILE.gguf.tmp and renames it."""
+--type is that of the matrices (default: F32 if the weights are, else BF16), --pre llama.cpp's name of the pre-tokenizer
+if this script does not know it. Refuses models that it does not know."""
 
 import argparse
 import json
@@ -144,7 +143,7 @@ def main():
     parser.add_argument("--pre", metavar="NAME")
     options = parser.parse_args()
     config = read_json(options.directory / "config.json")
-    family, heads, kv_heads = config["model_type"], config["num_attention_heads"], config["num_key_value_heads"]
+    family, heads, kv_heads = (config[key] for key in ("model_type", "num_attention_heads", "num_key_value_heads"))
     rope = {"rope_theta": config.get("rope_theta", 1e4), **(config.get("rope_scaling") or {}),
             **(config.get("rope_parameters") or {})}
     kind = rope.get("rope_type", "default")
@@ -158,7 +157,6 @@ def main():
     matrices = options.type or ("F32" if tensors["model.embed_tokens.weight"].dtype == numpy.float32 else "BF16")
     unfinished = options.file.with_name(options.file.name + ".tmp")
     writer = gguf.GGUFWriter(unfinished, family)
-    writer.add_name(options.directory.resolve().name)
     for add, key in (
             (writer.add_vocab_size, "vocab_size"), (writer.add_context_length, "max_position_embeddings"),
             (writer.add_embedding_length, "hidden_size"), (writer.add_block_count, "num_hidden_layers"),

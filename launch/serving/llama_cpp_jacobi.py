@@ -6,8 +6,7 @@
 
     llama_cpp_jacobi.py FILE.gguf PROMPT [--block-size N] [--max-tokens T]
 
-llama.cpp's own answer, in fewer passes: it verifies the drafts, and samples as it does without them. The second form
-prints an answer and how many tokens each pass made known. model/decoding/METHOD.md, section 6.2, has the rule."""
+llama.cpp's own answer, in fewer passes: it verifies the drafts. model/decoding/METHOD.md, section 6.2, has the rule."""
 
 import argparse
 import random
@@ -29,8 +28,7 @@ class JacobiDraft(LlamaDraftModel):
         if block_size < 1:
             raise ValueError("block_size must be at least 1")
         self.block_size, self.random, self.llama = block_size, random.Random(seed), None
-        self.forwards = 0  # After the prompts'.
-        self.seen, self.end = [], 0
+        self.forwards, self.seen, self.end = 0, [], 0  # Forwards after the prompts'.
 
     def __call__(self, input_ids, /, **kwargs):
         return numpy.array(self.after(input_ids.tolist()), dtype=numpy.intc)
@@ -71,8 +69,7 @@ def main():
     answer = llama.create_chat_completion([{"role": "user", "content": options.prompt}], temperature=0,
                                           max_tokens=options.max_tokens)
     print(answer["choices"][0]["message"]["content"])
-    tokens, forwards = answer["usage"]["completion_tokens"], llama.draft_model.forwards
-    print(f"{tokens} tokens, {forwards} passes after the prompt's", file=sys.stderr)
+    print(f"{answer['usage']['completion_tokens']} tokens in {llama.draft_model.forwards} passes", file=sys.stderr)
 
 
 if __name__ == "__main__":
