@@ -112,7 +112,9 @@ class Drafter(EndToEndTest):
                        for method in [None, *sorted(methods)]}
             self.assertEqual(reports["draft" if model == self.drafted else "jacobi"], reports[None])
             self.assertEqual(len(methods), len(set(reports.values())), "the methods' forwards should differ")
-        tuned = self.jforge("tune", "--model", self.drafted, "--max-new-tokens", 16, "--prompts", self.prompts, "--set",
+        copy = self.root / "tuned"  # tune writes into it
+        shutil.copytree(self.drafted, copy)
+        tuned = self.jforge("tune", "--model", copy, "--max-new-tokens", 16, "--prompts", self.prompts, "--set",
                             "prompts.field=question", "--set", "evaluate.speed_problems=2", "--set",
                             "evaluate.speed_repeats=2").out
         for method, takes in (("draft.", True), ("draft_lookup.", True), ("prompt_lookup.", True), ("jacobi.", False)):
