@@ -315,8 +315,9 @@ class KernelSet {
     const Projection one{weight, bias, y};
     invariant_linears(x, {&one, 1});
   }
-  /// y += invariant_linear() of each projection, which has no bias. x [P · M, K] has their inputs
-  /// one after the other; `sums` takes P · M rows of the widest y.
+  /// y += invariant_linear() of each projection, which has no bias; their weights are of one type
+  /// and K. x [P · M, K] has their inputs one after the other; `sums` takes P · M rows of the
+  /// widest y.
   virtual void add_invariant_linears(ConstTensorView x, std::span<const Projection> projections,
                                      const Buffer& sums) {
     std::int64_t row = 0;

@@ -299,9 +299,10 @@ void CpuKernelSet::add_invariant_linears(ConstTensorView x, std::span<const Proj
   std::int64_t rows = 0;
   for (const auto& [weight, bias, y] : projections) {
     expect_shape(y, Shape{y.dim(0), weight.rows()}, "add_invariant_linear y");
+    expect_shape(x, Shape{x.dim(0), weight.columns()}, "add_invariant_linear x");
     rows += y.dim(0);
   }
-  expect_shape(x, Shape{rows, projections.front().weight.columns()}, "add_invariant_linear x");
+  expect(rows == x.dim(0), "add_invariant_linear: x has not the rows of all results");
   project(product_input(x, panels_of(projections.front().weight)), projections,
           reinterpret_cast<float*>(sums.data()));
 }
