@@ -44,12 +44,11 @@ NoiseScheduleOptions JobConfig::noise_schedule(std::int32_t round) const {
   NoiseScheduleOptions options;
   options.kind = settings.schedule;
   options.window = settings.noise_window;
+  options.drop_initial_state = settings.drop_initial_state || compat == Compat::repo;
   if (compat == Compat::paper) {
     options.endpoint = ScheduleEndpoint::exclusive;
     options.measure = UnconvergedMeasure::positionwise;
     options.target = ScheduleTarget::ceil_count;
-  } else if (compat == Compat::repo) {
-    options.drop_initial_state = true;
   }
   options.seed = run.seed;
   options.round = static_cast<std::uint64_t>(round);

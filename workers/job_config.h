@@ -83,6 +83,7 @@ struct RoundSettings {
   std::int32_t block_size = 16;
   std::int32_t noise_window = 16;
   ScheduleKind schedule = ScheduleKind::linear;
+  bool drop_initial_state = false;
   MaskKind mask = MaskKind::noise;
   std::optional<double> epochs;  ///< Over the round's trajectories. Excludes `steps`.
   std::optional<std::int64_t> steps;

@@ -29,7 +29,7 @@ std::string trajectory_identity(const Identity& identity, std::int32_t round,
   }
   if (!is_text(identity, "generate.store_states", "all")) {
     keys.insert("train.compat");
-    for (const char* const key : {"noise_window", "schedule"}) {
+    for (const char* const key : {"noise_window", "schedule", "drop_initial_state"}) {
       keys.insert(of_round + key);
     }
   }

@@ -235,6 +235,10 @@ void add_rounds(FieldList& fields, std::vector<RoundSettings>& rounds) {
     fields.add_enum("schedule", round.schedule, kIdentity, kSchedules,
                     "Noise from block to block: `\"random\"` is drawn, `\"linear\"` rises over the "
                     "window (the paper), `\"reverse\"` falls");
+    fields.add("drop_initial_state", round.drop_initial_state, kIdentity,
+               "If true, the schedule never takes a block's initial draft, whose tokens are drawn "
+               "at random: the authors' code records none, and `train.compat` \"repo\" takes none");
+    fields.last().same_results.emplace_back("false");
     fields.add_enum(
         "mask", round.mask, kIdentity, kMasks,
         "What a noisy block sees before it: `\"clean\"` clean blocks alone (CLLM), `\"noise\"` all "
@@ -396,8 +400,7 @@ void add_filter(FieldList& fields, SampleFilterConfig& filter) {
   fields.add("filter_eos", filter.require_eos, kIdentity,
              "If true, nor those that ended by `generate.max_new_tokens` alone");
   fields.add("filter_task", filter.task, kIdentity,
-             "Nor those that this task's check (`\"gsm8k\"`, `\"math\"`, `\"word_problems\"`, "
-             "`\"ledger\"`) does not find right by the prompt's reference answer "
+             "Nor those that this task's check (`\"gsm8k\"`, `\"math\"`, `\"ledger\"`) does not find right by the prompt's reference answer "
              "(`prompts.answer_field`), or whose prompt has none. Default: no check");
 }
 

@@ -115,6 +115,7 @@ TEST(JobFields, IdentityHoldsWhatChangesResultsAndNothingElse) {
                                              "generate.method",
                                              "train.ar_loss",
                                              "train.consistency_decay",
+                                             "rounds.1.drop_initial_state",
                                              "prompts.text",
                                              "prompts.template_arguments"};
   std::size_t identity_fields = 0;

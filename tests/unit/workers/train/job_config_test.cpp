@@ -39,6 +39,12 @@ TEST(JobConfigSchedule, ThePaperAndNoModeKeepTheInitialState) {
   EXPECT_FALSE(none.drop_initial_state);
 }
 
+TEST(JobConfigSchedule, ARoundMayDropTheInitialState) {
+  JobConfig config = job(Compat::none);
+  config.rounds[0].drop_initial_state = true;
+  EXPECT_TRUE(config.noise_schedule(1).drop_initial_state);
+}
+
 JobConfig complete_job() {
   JobConfig config = job(Compat::none);
   config.rounds[0].steps = 5;
