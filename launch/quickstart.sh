@@ -43,7 +43,7 @@ if [ $status -ne 0 ]; then
 fi
 # A test problem, which training has not seen.
 question=$(python3 -c 'import gzip, json, sys; print(json.loads(gzip.open(sys.argv[1]).readline())["question"])' \
-  launch/quickstart/word_problems/test.jsonl.gz)
+  launch/quickstart/ledger/test.jsonl.gz)
 printf '\n%s\n\n' "$question"
 "$build/launch/jforge" decode --model "$run/model" --device "$device" --prompt "$question" --compare \
   --compare-svg "$run/comparison.svg"

@@ -9,8 +9,8 @@
 #include "data/tasks/code/humaneval_task.h"
 #include "data/tasks/code/mbpp_task.h"
 #include "data/tasks/math/gsm8k_task.h"
+#include "data/tasks/math/ledger_task.h"
 #include "data/tasks/math/math_task.h"
-#include "data/tasks/math/word_problems_task.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -29,14 +29,13 @@ const std::map<std::string, TaskMaker, std::less<>>& registry() {
       {"gsm8k", make<Gsm8kTask>},
       {"humaneval", make<HumanevalTask, HumanevalTask::Variant::base>},
       {"humaneval_plus", make<HumanevalTask, HumanevalTask::Variant::plus>},
-      {"ledger", make<WordProblemsTask, WordProblemsTask::Problems::ledger>},
+      {"ledger", make<LedgerTask>},
       {"math", make<MathTask, MathTask::Problems::all>},
       {"math500", make<MathTask, MathTask::Problems::held_out>},
       {"mbpp", make<MbppTask, MbppTask::Variant::full>},
       {"mbpp_sanitized", make<MbppTask, MbppTask::Variant::sanitized>},
       {"mbpp_plus", make<MbppTask, MbppTask::Variant::plus>},
       {"mbpp_plus@0.1.0", make<MbppTask, MbppTask::Variant::plus_0_1>},
-      {"word_problems", make<WordProblemsTask, WordProblemsTask::Problems::word_problems>},
   };
   return tasks;
 }

@@ -15,7 +15,7 @@ status=0
 
 run=$out/run
 # About a minute's work for the emulated device.
-few=(--set prompts.limit=16 --set rounds.1.steps=6 --set rounds.2.steps=2 --set checkpoint.every_steps=2 --set evaluate.limit=2
+few=(--set prompts.limit=16 --set rounds.1.steps=6 --set checkpoint.every_steps=2 --set evaluate.limit=2
   --set evaluate.speed_problems=0 --set train.tokens_per_rank=512 --set train.batch_samples=2)
 quickstart=(launch/scripts/local_mpirun.sh -n 1 jforge run launch/configs/quickstart.toml --set "run.directory=\"$run\""
   --set 'model.device="cuda"' --set 'model.compute="bfloat16"' --set 'model.decode_weights="bfloat16_arithmetic"'

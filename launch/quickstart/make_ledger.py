@@ -18,20 +18,24 @@ one. Standard library only, Python >= 3.9.
 """
 
 import argparse
+import gzip
+import hashlib
+import io
+import json
 import os
 import random
+import re
 import sys
 
-from make_word_problems import (BOYS, CONTAINERS, DAYS, EQUATION, GIRLS, PLACES, THINGS, hashed, read_words,
-                                require_disjoint, write_jsonl_gz)
-
+EQUATION = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)")
 LARGEST = 99  # The largest number in a ledger.
 MOST_PACKED = 2  # Changes "k containers of g" at most: their lines are twice as long.
 START, AMOUNT, FACTOR = (20, 80), (2, 30), (2, 5)
 
 # Each change: sign, question wording, answer wording. Fields: He/he/him owner; m friend; t things; p place; d day; a
 # amount, or k containers c of g each.
-CHANGES, STARTS, ENDS = read_words("ledger.json").values()
+with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "ledger.json"), encoding="utf-8") as words_file:
+    BOYS, GIRLS, THINGS, CONTAINERS, PLACES, DAYS, CHANGES, STARTS, ENDS = json.load(words_file).values()
 
 
 def is_packed(index):
@@ -90,6 +94,11 @@ def check(problem):
         raise SystemExit(f"not the last total: {problem['answer']}")
 
 
+def hashed(text, buckets):
+    """Returns a number below `buckets` that depends only on `text`."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % buckets
+
+
 def part_of(sequence, problem):
     """Returns the only set that may hold `problem`."""
     held_out = {0: "test", 1: "validation"}.get(hashed(repr(sequence), 10))
@@ -112,6 +121,41 @@ def draw_part(part, count, options):
 
 def sums_of(problem):
     return tuple(EQUATION.findall(problem["answer"]))
+
+
+def endings(text, lengths):
+    """Yields the endings of `text` with one of `lengths`. Requires: `lengths` is sorted."""
+    for length in lengths:
+        if length > len(text):
+            return
+        yield text[-length:]
+
+
+def require_disjoint(held_out, others, field, mark):
+    """Exits if a held-out problem's `field` occurs in that of another problem.
+
+    Each text holds `mark` once, near its end, so a text can contain another only as its ending.
+    """
+    texts = {problem[field] for problem in held_out}
+    lengths = sorted({len(text) for text in texts})
+    for problem in others:
+        text = problem[field]
+        if text.count(mark) != 1:
+            raise SystemExit(f"not one {field}: {text}")
+        if any(ending in texts for ending in endings(text, lengths)):
+            raise SystemExit(f"a held-out {field} is part of: {text}")
+
+
+def write_jsonl_gz(path, problems):
+    """Writes gzip JSONL. Returns its size and the sha256 of the unpacked text."""
+    text = "".join(json.dumps(problem) + "\n" for problem in problems).encode()
+    buffer = io.BytesIO()
+    with gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=9, mtime=0, filename="") as stream:
+        stream.write(text)
+    with open(path + ".tmp", "wb") as file:
+        file.write(buffer.getvalue())
+    os.replace(path + ".tmp", path)
+    return len(buffer.getvalue()), hashlib.sha256(text).hexdigest()
 
 
 def main():

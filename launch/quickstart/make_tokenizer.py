@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains a small byte-level BPE on JSONL problems and writes it as Hugging Face tokenizer files.
 
-    python3 make_tokenizer.py --data train.jsonl.gz [--data more.jsonl] --out DIR [--vocab-size 768]
+    python3 make_tokenizer.py --data train.jsonl.gz [--data more.jsonl] --out DIR [--vocab-size 344]
 
 The text is the question and answer of each problem. Pre-tokenizer and normalizer are Qwen2's; the vocabulary is the 256
 bytes, the merges and three special tokens; ChatML has no default system text. Deterministic. Standard library only.
@@ -164,7 +164,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", action="append", required=True, help="JSONL, plain or .gz")
     parser.add_argument("--out", required=True, help="folder to write into (made if missing)")
-    parser.add_argument("--vocab-size", type=int, default=768, help="bytes, merges and specials")
+    parser.add_argument("--vocab-size", type=int, default=344, help="bytes, merges and specials")
     options = parser.parse_args()
     count = options.vocab_size - 256 - len(SPECIALS)
     if count < 0:

@@ -40,7 +40,7 @@ struct TaskGroup {
   std::vector<const Measured*> rows;
 };
 
-// Returns "word_problems (number, extract-2), 500 problems, temperature 1" (greedy: no sampling).
+// Returns "ledger (number, extract-2), 500 problems, temperature 1" (greedy: no sampling).
 std::string group_heading(const Measured& m) {
   std::string rule = json_text(*m.figures, "scorer");
   const std::size_t name = rule.find('/');

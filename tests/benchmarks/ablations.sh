@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The effect of each training choice on a small model and ledgers (launch/quickstart/make_ledger.py): masks × schedules,
+# The effect of each training choice on the quickstart's model and ledgers (launch/quickstart): masks × schedules,
 # windows, two rounds, kept offsets, teacher, with several seeds; Jacobi and multi-block decoding at several inference
 # block sizes. Writes mean ± standard deviation to WORK/ablations.md, pictures to WORK/ablations.METHOD.svg.
 #
@@ -8,7 +8,6 @@
 # Can be stopped and started again. Options:
 #   --build DIR      holds launch/jforge (default build/cpu-release)
 #   --ranks N        (default 2)
-#   --base N         steps of 32 samples that make the base from the quickstart's model (default 600)
 #   --steps "N …"    of an arm's first round, of 16 samples (default 240); a second round has half. With several numbers
 #                    every arm is trained for each, the largest first: learning curves.
 #   --arms "A …"     (default: the fourteen listed below; also mixed-linear, mixed-random, and any of these with settings:
@@ -23,13 +22,13 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$root"
 
 usage() { sed -n '2,/^set -e/{/^set -e/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2; exit 2; }
-build=build/cpu-release ranks=2 base_steps=600 steps=240 seeds="1 2 3" blocks="16 64 128" limit=100 sizes=(8000 4000)
+build=build/cpu-release ranks=2 steps=240 seeds="1 2 3" blocks="16 64 128" limit=100 prompts=4000
 command=$(printf ' %q' "$@")
 arms="noise-linear noise-random noise-reverse window-linear window-random window-reverse clean-linear clean-random"
 arms+=" clean-reverse window-of-4 window-of-8 all-kept frozen-teacher two-rounds"
 while [[ ${1:-} == --* ]]; do
   if [ "$1" = --tiny ]; then
-    base_steps=20 steps="3 2" seeds="1 2" arms="noise-linear mixed-random two-rounds" blocks="16 128" limit=2 sizes=(400 100)
+    steps="3 2" seeds="1 2" arms="noise-linear mixed-random two-rounds" blocks="16 128" limit=2 prompts=100
     shift
     continue
   fi
@@ -37,10 +36,9 @@ while [[ ${1:-} == --* ]]; do
   case $1 in
     --build) build=$2 ;;
     --ranks) ranks=$2 ;;
-    --base) base_steps=$2 ;;
     --steps) steps=$2 ;;
     --arms) arms=$2 ;;
-    --prompts) sizes[1]=$2 ;;
+    --prompts) prompts=$2 ;;
     --seeds) seeds=$2 ;;
     --blocks) blocks=$2 ;;
     --limit) limit=$2 ;;
@@ -57,16 +55,8 @@ jforge=$build/launch/jforge
 run() { "$root/launch/scripts/local_mpirun.sh" -n "$ranks" "$jforge" "$@" </dev/null; }
 
 make_data() {
-  # Short enough for the model's 512 positions.
-  python3 -B launch/quickstart/make_ledger.py --out "$work/data" --fewest 6 --most 9 --train "${sizes[0]}" \
-    --prompts "${sizes[1]}" --validation 0 --test 200
-}
-
-make_base() {
-  run finetune launch/configs/finetune_smollm2.toml --set model.source=launch/quickstart/model \
-    --set "run.directory=$work/base" --set "finetune.output=$work/base/model" --set "finetune.steps=$base_steps" \
-    --set "finetune.files=[\"$work/data/train.jsonl.gz\"]" --set train.batch_samples=32 --set train.tokens_per_rank=4096 \
-    --set train.learning_rate=2e-3 --set checkpoint.every_steps=100
+  python3 -B launch/quickstart/make_ledger.py --out "$work/data" --fewest 6 --most 9 --train 0 --prompts "$prompts" \
+    --validation 0 --test 500
 }
 
 # Prints an arm's differences from the configuration.
@@ -93,7 +83,7 @@ train() {
   fi
   # A seed's first run generates for all its arms.
   [ "$name" = "$donor" ] || take_round_1 "$work/runs/$donor" "$work/runs/$name"
-  run run "$config" --set "run.directory=$work/runs/$name" --set "run.seed=$seed" --set "model.source=$work/base/model" \
+  run run "$config" --set "run.directory=$work/runs/$name" --set "run.seed=$seed" \
     --set "prompts.files=[\"$work/data/prompts.jsonl.gz\"]" --set "rounds.1.steps=$count" "${settings[@]}"
   # Deletes checkpoints and trajectories that later runs do not share.
   rm -rf "$work/runs/$name/checkpoints" "$work/runs/$name/round-2"
@@ -111,8 +101,7 @@ evaluate() {
 }
 
 stage data make_data
-stage base make_base
-stage evaluate-base evaluate base "$work/base/model"
+stage evaluate-base evaluate base launch/quickstart/model
 for arm in $arms; do settings_of "$arm" >/dev/null; done
 steps=$(tr ' ' '\n' <<<"$steps" | sort -rn | tr '\n' ' ')
 for seed in $seeds; do

@@ -17,7 +17,7 @@ import re
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "launch", "quickstart"))
-from make_word_problems import write_jsonl_gz  # noqa: E402
+from make_ledger import write_jsonl_gz  # noqa: E402
 
 WORD = re.compile(r"[a-z0-9]+")
 FUNCTION = re.compile(r"\ban? \S+ function\b")

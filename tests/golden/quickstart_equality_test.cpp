@@ -34,12 +34,12 @@ namespace fs = std::filesystem;
 
 std::size_t wanted_problems() {
   const char* const wanted = std::getenv("JFORGE_QUICKSTART_PROBLEMS");
-  return wanted == nullptr ? 200 : std::max(1UL, std::strtoul(wanted, nullptr, 10));
+  return wanted == nullptr ? 32 : std::max(1UL, std::strtoul(wanted, nullptr, 10));
 }
 const std::size_t kProblems = wanted_problems();
-const std::size_t kMultiBlockProblems = std::min<std::size_t>(50, kProblems);
+const std::size_t kMultiBlockProblems = std::min<std::size_t>(12, kProblems);
 constexpr std::int32_t kMostAlternatives = 3;
-constexpr std::int64_t kMaxNewTokens = 64;
+constexpr std::int64_t kMaxNewTokens = 272;
 constexpr std::int32_t kLargestBlock = 64;
 constexpr std::int32_t kSlots = 48;
 
@@ -93,7 +93,7 @@ class Quickstart {
   void load_prompts(const fs::path& directory) {
     const BytePairTokenizer tokenizer = BytePairTokenizer::load(directory / "model");
     const ChatTemplate chat = ChatTemplate::load(directory / "model");
-    const std::unique_ptr<Task> task = make_task("word_problems");
+    const std::unique_ptr<Task> task = make_task("ledger");
     for (const TaskRecord& record : task->load(directory)) {
       if (prompts_.size() == kProblems) {
         break;

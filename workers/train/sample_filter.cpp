@@ -63,7 +63,7 @@ void SampleFilterConfig::validate() const {
   if (!checked->reference_record("1")) {
     throw ConfigError(
         fmt::format("train.filter_task = \"{}\": its check needs more than a reference answer; "
-                    "gsm8k, math, word_problems and ledger do not",
+                    "gsm8k, math and ledger do not",
                     *task));
   }
 }

@@ -50,7 +50,7 @@ TEST(CompletionSet, TheSameTextUnderAnotherTaskHasAnotherKey) {
                              .data = fixture.directory / "questions.jsonl",
                              .completions = fixture.directory / "answers.jsonl"});
   };
-  EXPECT_NE(load("gsm8k").completions.at(0).key, load("word_problems").completions.at(0).key);
+  EXPECT_NE(load("gsm8k").completions.at(0).key, load("ledger").completions.at(0).key);
   EXPECT_EQ(load("gsm8k").version, make_task("gsm8k")->version());
 }
 

@@ -90,7 +90,7 @@ TEST(SampleFilter, RightAnswers) {
     trajectory.eos_position = std::ssize(tokenizer.encode(text));
     return judge(config, trajectory, {&tokenizer, task.get(), &prompts});
   };
-  for (const char* task : {"gsm8k", "word_problems"}) {
+  for (const char* task : {"gsm8k", "ledger"}) {
     for (const PromptId prompt : {0, 1}) {
       EXPECT_EQ(verdict(task, prompt, "She has 3 + 4 apples.\n#### 7"), FilterVerdict::kept);
       EXPECT_EQ(verdict(task, prompt, "She has 3 + 4 apples.\n#### 8"), FilterVerdict::wrong);
