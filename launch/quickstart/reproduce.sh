@@ -11,10 +11,11 @@ work=${3:-results/runs}
 data=$work/pretrain-data
 run=$work/pretrain
 
-# Short enough for the model's 640 positions; with shorter ones in training it learns sooner to copy names.
-python3 launch/quickstart/make_ledger.py --out "$data" --fewest 6 --most 9 --train 0 --prompts 2000
-python3 launch/quickstart/make_ledger.py --out "$data" --fewest 4 --most 9 --train 64000 --prompts 0 --validation 0 --test 0
+# Short enough for the model's 640 positions.
+python3 launch/quickstart/make_ledger.py --out "$data" --fewest 6 --most 9 --train 40000 --prompts 2000
 python3 launch/quickstart/make_tokenizer.py --data "$data/train.jsonl.gz" --out "$data/tokenizer"
+# With shorter ones, too, in training the model learns sooner to copy names.
+python3 launch/quickstart/make_ledger.py --out "$data" --fewest 4 --most 9 --train 64000 --prompts 0 --validation 0 --test 0
 rm -rf "$run"
 # The shipped model was trained on the CPU; a GPU gives different last bits.
 launch/scripts/local_mpirun.sh -n 2 "$jforge" pretrain launch/configs/pretrain_quickstart.toml \

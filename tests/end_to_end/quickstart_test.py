@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The bundled small model: its training, the README's results, and the complete report."""
+"""The bundled small model: its training, shorter than in the README, and the complete report."""
 
 import json
 import re
@@ -14,30 +14,31 @@ from harness import BINARY, SOURCE, EndToEndTest
 class Quickstart(EndToEndTest):
     def test_becomes_a_parallel_decoder_and_stays_accurate(self):
         run = self.root / "quickstart"
-        self.jforge("run", "launch/configs/quickstart.toml", "--set", f"run.directory={run}", ranks=2, timeout=3000,
-                    cwd=SOURCE)
+        self.jforge("run", "launch/configs/quickstart.toml", "--set", f"run.directory={run}", "--set", "prompts.limit=400",
+                    "--set", "rounds.1.steps=150", "--set", "evaluate.limit=60", ranks=2, timeout=3000, cwd=SOURCE)
         models = json.loads((run / "evaluation" / "summary.json").read_text(encoding="utf-8"))["models"]
         base, final = (models[name]["ledger"] for name in ("base", "final"))
         for model in (base, final):
-            self.assertEqual(200, model["jacobi"]["n"])
+            self.assertEqual(60, model["jacobi"]["n"])
             self.assertEqual(0, model["jacobi"]["disagreements_with_ar"])
             self.assertEqual(model["ar"]["accuracy"], model["jacobi"]["accuracy"])
         self.assertGreaterEqual(base["jacobi"]["accuracy"], 0.90)
         self.assertLessEqual(base["jacobi"]["tpf"], 1.5)
         block_size = final["jacobi"]["block_size"]
-        self.assertGreaterEqual(final["jacobi"]["tpf"], {2: 1.3, 4: 1.7, 8: 2.0}.get(block_size, 2.2))
+        self.assertGreaterEqual(final["jacobi"]["tpf"], {2: 1.2, 4: 1.4}.get(block_size, 1.5))
         decoding = json.loads((run / "model" / "jacobi_decoding.json").read_text(encoding="utf-8"))
         self.assertEqual(block_size, decoding["block_size"])
         self.assertEqual(1, len(decoding["measured"]))
         self.jforge("evaluate", "launch/configs/quickstart.toml", "--model", run / "model", "--name", "final", "--out",
-                    self.root / "sixteen", "--block-size", 16, "--set", "evaluate.speed_problems=0", ranks=2, cwd=SOURCE)
+                    self.root / "sixteen", "--block-size", 16, "--set", "evaluate.speed_problems=0", "--set", "evaluate.limit=60",
+                    ranks=2, cwd=SOURCE)
         sixteen = json.loads((self.root / "sixteen" / "evaluation" / "summary.json").read_text(encoding="utf-8"))
-        # docs/results.md has 2.36, other seeds 2.35 to 2.43.
-        self.assertGreaterEqual(sixteen["models"]["final"]["ledger"]["jacobi"]["tpf"], 2.2)
-        self.assertLessEqual(abs(final["jacobi"]["accuracy"] - base["jacobi"]["accuracy"]), 0.05)
+        # 400 steps on 2,000 prompts have 2.36 (docs/results.md).
+        self.assertGreaterEqual(sixteen["models"]["final"]["ledger"]["jacobi"]["tpf"], 1.5)
+        self.assertLessEqual(abs(final["jacobi"]["accuracy"] - base["jacobi"]["accuracy"]), 0.1)
 
         self.jforge("sweep", "launch/configs/sweep_quickstart.toml", "--model", run / "model", "--out", run,
-                    "--name", "final", "--set", "evaluate.limit=20", ranks=2, timeout=1800, cwd=SOURCE)
+                    "--name", "final", "--set", "evaluate.limit=10", ranks=2, timeout=1800, cwd=SOURCE)
         report = (run / "report.md").read_text(encoding="utf-8")
         shown = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", report)
         for name in shown:
@@ -66,7 +67,7 @@ epochs = 1.0
 [train]
 learning_rate = 4e-3
 warmup_ratio = 0.1
-batch_samples = 16
+batch_samples = 8
 tokens_per_rank = 4096
 [evaluate]
 tasks = ["ledger"]
@@ -83,7 +84,7 @@ class Pilot(EndToEndTest):
     def configuration(self):
         """Writes one for ledgers of 4 changes, whose training is short."""
         subprocess.run([sys.executable, "-B", SOURCE / "launch/quickstart/make_ledger.py", "--out", self.root / "data",
-                        "--fewest", "4", "--most", "4", "--train", "0", "--prompts", "640", "--validation", "0", "--test", "100"],
+                        "--fewest", "4", "--most", "4", "--train", "0", "--prompts", "400", "--validation", "0", "--test", "100"],
                        check=True, stdout=subprocess.DEVNULL)
         config = self.root / "pilot.toml"
         config.write_text(PILOT.format(run=self.root / "run", data=self.root / "data"), encoding="utf-8")
