@@ -15,7 +15,7 @@ class Quickstart(EndToEndTest):
     def test_becomes_a_parallel_decoder_and_stays_accurate(self):
         run = self.root / "quickstart"
         self.jforge("run", "launch/configs/quickstart.toml", "--set", f"run.directory={run}", "--set", "prompts.limit=400",
-                    "--set", "rounds.1.steps=150", "--set", "evaluate.limit=60", ranks=2, timeout=3000, cwd=SOURCE)
+                    "--set", "rounds.1.steps=250", "--set", "evaluate.limit=60", ranks=2, timeout=3000, cwd=SOURCE)
         models = json.loads((run / "evaluation" / "summary.json").read_text(encoding="utf-8"))["models"]
         base, final = (models[name]["ledger"] for name in ("base", "final"))
         for model in (base, final):

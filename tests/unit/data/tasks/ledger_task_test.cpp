@@ -60,9 +60,9 @@ TEST(LedgerTask, GradesNumbersByThePlainRuleOfGsm8k) {
 
 TEST(LedgerTask, OtherStylesAreRefused) {
   for (const char* style : {"evalchemy", "cot_boxed", "lm-eval"}) {
-    EXPECT_THAT(test::message_of<ConfigError>(
-                    [&] { return make_task("ledger", {.prompt_style = style}); }),
-                ::testing::AllOf(::testing::HasSubstr(style), ::testing::HasSubstr("plain")))
+    EXPECT_THAT(
+        test::message_of<ConfigError>([&] { return make_task("ledger", {.prompt_style = style}); }),
+        ::testing::AllOf(::testing::HasSubstr(style), ::testing::HasSubstr("plain")))
         << style;
   }
 }
