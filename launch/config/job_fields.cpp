@@ -399,10 +399,11 @@ void add_filter(FieldList& fields, SampleFilterConfig& filter) {
              "more often. Counts are in `round-R/cleaning.json` and in the report");
   fields.add("filter_eos", filter.require_eos, kIdentity,
              "If true, nor those that ended by `generate.max_new_tokens` alone");
-  fields.add("filter_task", filter.task, kIdentity,
-             "Nor those that this task's check (`\"gsm8k\"`, `\"math\"`, `\"ledger\"`) does not "
-             "find right by the prompt's reference answer (`prompts.answer_field`), or whose prompt "
-             "has none. Default: no check");
+  fields.add(
+      "filter_task", filter.task, kIdentity,
+      "Nor those that this task's check (`\"gsm8k\"`, `\"math\"`, `\"ledger\"`) does not "
+      "find right by the prompt's reference answer (`prompts.answer_field`), or whose prompt "
+      "has none. Default: no check");
 }
 
 void add_checkpoint(FieldList& fields, CheckpointConfig& checkpoint) {

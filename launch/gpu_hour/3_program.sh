@@ -16,7 +16,8 @@ status=0
 run=$out/run
 # About a minute's work for the emulated device.
 few=(--set prompts.limit=16 --set rounds.1.steps=6 --set checkpoint.every_steps=2 --set evaluate.limit=2
-  --set evaluate.speed_problems=0 --set train.tokens_per_rank=512 --set train.batch_samples=2)
+  --set evaluate.speed_problems=0 --set train.tokens_per_rank=512 --set train.batch_samples=2
+  --set generate.max_new_tokens=32 --set evaluate.max_new_tokens=32)
 quickstart=(launch/scripts/local_mpirun.sh -n 1 jforge run launch/configs/quickstart.toml --set "run.directory=\"$run\""
   --set 'model.device="cuda"' --set 'model.compute="bfloat16"' --set 'model.decode_weights="bfloat16_arithmetic"'
   ${emulated:+"${few[@]}"})

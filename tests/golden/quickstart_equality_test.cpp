@@ -51,7 +51,7 @@ fs::path quickstart_directory() {
   return fs::path(source == nullptr ? "." : source) / "launch" / "quickstart";
 }
 
-/// The quickstart's model, its first kProblems test problems and their greedy answers.
+/// The quickstart's model, its kProblems shortest test problems and their greedy answers.
 class Quickstart {
  public:
   explicit Quickstart(const fs::path& directory)
@@ -95,11 +95,10 @@ class Quickstart {
     const ChatTemplate chat = ChatTemplate::load(directory / "model");
     const std::unique_ptr<Task> task = make_task("ledger");
     for (const TaskRecord& record : task->load(directory)) {
-      if (prompts_.size() == kProblems) {
-        break;
-      }
       prompts_.push_back(tokenizer.encode(chat.render(task->prompt(record).messages, true)));
     }
+    std::ranges::stable_sort(prompts_, {}, &std::vector<TokenId>::size);
+    prompts_.resize(kProblems);
   }
 
   [[nodiscard]] std::int32_t longest_prompt() const {

@@ -41,7 +41,8 @@ TEST(TrajectoryIdentity, ChangesWithWhatGenerationDependsOn) {
   const std::string before = trajectory_identity(identity, 2, "cc");
   for (const char* const key :
        {"run.seed", "prompts.digest", "generate.max_new_tokens", "generate.store_states",
-        "rounds.2.drop_initial_state", "train.compat", "rounds.2.block_size", "rounds.2.noise_window", "rounds.2.schedule"}) {
+        "rounds.2.drop_initial_state", "train.compat", "rounds.2.block_size",
+        "rounds.2.noise_window", "rounds.2.schedule"}) {
     EXPECT_NE(changed(identity, key), before) << key;
   }
 }
