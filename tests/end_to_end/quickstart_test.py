@@ -65,9 +65,9 @@ epochs = 1.0
 [[rounds]]
 epochs = 1.0
 [train]
-learning_rate = 4e-3
+learning_rate = 2e-3
 warmup_ratio = 0.1
-batch_samples = 8
+batch_samples = 16
 tokens_per_rank = 4096
 [evaluate]
 tasks = ["ledger"]
@@ -84,7 +84,7 @@ class Pilot(EndToEndTest):
     def configuration(self):
         """Writes one for ledgers of 4 changes, whose training is short."""
         subprocess.run([sys.executable, "-B", SOURCE / "launch/quickstart/make_ledger.py", "--out", self.root / "data",
-                        "--fewest", "4", "--most", "4", "--train", "0", "--prompts", "400", "--validation", "0", "--test", "100"],
+                        "--fewest", "4", "--most", "4", "--train", "0", "--prompts", "640", "--validation", "0", "--test", "100"],
                        check=True, stdout=subprocess.DEVNULL)
         config = self.root / "pilot.toml"
         config.write_text(PILOT.format(run=self.root / "run", data=self.root / "data"), encoding="utf-8")
