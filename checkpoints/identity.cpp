@@ -90,25 +90,25 @@ void expect_same_identity(const std::string& holder, const Identity& recorded,
 }
 
 std::string IdentityRecord::to_json() const {
-  nlohmann::json json(identity);
+  nlohmann::json document(identity);
   if (!accepted.empty()) {
-    nlohmann::json& changes = json[kAccepted] = nlohmann::json::array();
+    nlohmann::json& changes = document[kAccepted] = nlohmann::json::array();
     for (const IdentityDifference& change : accepted) {
       changes.push_back({{"key", change.key}, {"from", change.recorded}, {"to", change.present}});
     }
   }
-  return seal_json(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  return seal_json(document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 IdentityRecord IdentityRecord::from_json(const std::string& text, const std::string& source) {
   refuse_broken_seal(text, source);
-  const auto json = try_bounded_json(text);
-  if (!json.is_object()) {
+  const auto document = try_bounded_json(text);
+  if (!document.is_object()) {
     throw DataError(source + " is damaged: it is not a JSON object");
   }
   IdentityRecord record;
   try {
-    for (const auto& [key, value] : json.items()) {
+    for (const auto& [key, value] : document.items()) {
       if (key == kSealKey) {
         continue;
       }

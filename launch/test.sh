@@ -28,11 +28,14 @@ took() {
   part_began=$SECONDS
 }
 took "setting up"
-if [ $all = yes ]; then
-  # The CUDA build compiles mostly the same C++ again.
-  export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
-fi
 build=build/cpu-release
+options=(-DJFORGE_TESTS=ON -DJFORGE_WERROR="${JFORGE_WERROR:-ON}")
+if [ $all = yes ]; then
+  # The CUDA build compiles mostly the same C++ again, in another folder.
+  export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_BASEDIR=$root
+  # Less for a small change, so a folder that is there keeps its setting.
+  [ -e "$build/CMakeCache.txt" ] || options+=(-DJFORGE_UNITY=ON)
+fi
 cuda_build='' fuzz_build='' folder=''
 clean_up() {
   local session
@@ -49,7 +52,7 @@ build_beside() {
     exec nice -n 19 "$@"' bash "$after" ninja -C "$folder" -j "$jobs" "$@" >"$folder/build.log" 2>&1 &
 }
 trap clean_up EXIT
-cmake -S . -B "$build" -G Ninja -DJFORGE_TESTS=ON -DJFORGE_CUDA=OFF -DJFORGE_WERROR="${JFORGE_WERROR:-ON}"
+cmake -S . -B "$build" -G Ninja -DJFORGE_CUDA=OFF "${options[@]}"
 cmake --build "$build" -j "$jobs"
 took "the build"
 
@@ -58,10 +61,7 @@ if [ $all = no ]; then
   :
 elif command -v nvcc >/dev/null || [ -x "${CUDACXX:-/usr/local/cuda/bin/nvcc}" ]; then
   cuda=build/cuda-release
-  # Faster, and shows that sources compile together, as in the quickstart.
-  unity=()
-  [ -e "$cuda/CMakeCache.txt" ] || unity=(-DJFORGE_UNITY=ON)
-  cmake -S . -B "$cuda" -G Ninja -DJFORGE_TESTS=ON -DJFORGE_CUDA=ON -DJFORGE_WERROR="${JFORGE_WERROR:-ON}" "${unity[@]}"
+  cmake -S . -B "$cuda" -G Ninja -DJFORGE_CUDA=ON "${options[@]}"
   build_beside "$cuda" '' jforge gpu_tests
   cuda_build=$!
 else

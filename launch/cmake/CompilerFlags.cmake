@@ -18,12 +18,10 @@ set(JFORGE_SANITIZER "" CACHE STRING "Sanitizers to build with: address,undefine
 add_library(jforge_compile_options INTERFACE)
 # Cuda.cmake sets nvcc's warnings.
 target_compile_options(jforge_compile_options INTERFACE
-  $<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wconversion>)
-# Sources that are compiled together (JFORGE_UNITY) see each other's names.
-set(merged $<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>)
+  $<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wconversion;-Wshadow>)
+# Sources that are compiled together (JFORGE_UNITY) are no headers.
 target_compile_options(jforge_compile_options INTERFACE
-  $<$<AND:$<COMPILE_LANGUAGE:C,CXX>,$<NOT:${merged}>>:-Wshadow>
-  $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,${merged}>:-Wno-subobject-linkage>)
+  $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>>:-Wno-subobject-linkage>)
 # GCC 12 warns falsely about moved std::variant and std::optional members.
 target_compile_options(jforge_compile_options INTERFACE
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)

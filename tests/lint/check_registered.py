@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 
+from run_clang_tidy import sources_of
+
 # Checked only in a build with CUDA.
 DEVICE_ONLY = ("tests/gpu/", "tests/cuda_emulator/", "tests/end_to_end/device_")
 
@@ -75,9 +77,9 @@ def main():
 
     targets = {}
     for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
-        path = pathlib.Path(entry["file"]).resolve()
-        if path.is_relative_to(root):
-            targets.setdefault(path.relative_to(root).as_posix(), set()).add(target_of(object_of(entry)))
+        for path in sources_of(pathlib.Path(entry["file"]).resolve()):
+            if path.is_relative_to(root):
+                targets.setdefault(path.relative_to(root).as_posix(), set()).add(target_of(object_of(entry)))
     scripts = {pathlib.Path(c).name for c in commands if c.endswith((".py", ".sh"))}
     sources = 0
     for source in sorted((root / "tests").rglob("*_test.*")):

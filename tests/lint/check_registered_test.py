@@ -22,6 +22,11 @@ def run(registered, scripts, names=None, chosen=()):
         for name in ("a", "b"):
             source = root / "tests" / f"{name}_test.cpp"
             source.touch()
+            if name == "b":  # as with JFORGE_UNITY
+                merged = build / "Unity" / "unity_0_cxx.cxx"
+                merged.parent.mkdir()
+                merged.write_text(f'#include "{source}"\n', encoding="utf-8")
+                source = merged
             entries.append({"file": str(source), "directory": str(build),
                             "command": f"c++ -o tests/CMakeFiles/{name}.dir/{name}_test.cpp.o -c {source}"})
         (root / "tests" / "c_test.py").write_text(
