@@ -53,6 +53,10 @@ function(add_jforge_test)
   add_executable(${ARG_NAME} ${ARG_SOURCES})
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_LINK} jforge_compile_options GTest::gmock)
   target_compile_options(${ARG_NAME} PRIVATE ${JFORGE_QUICK_COMPILE})
+  # Each source of decoding_test has a fake_model of its own.
+  if(JFORGE_UNITY AND NOT ARG_NAME STREQUAL "decoding_test")
+    set_target_properties(${ARG_NAME} PROPERTIES UNITY_BUILD ON)
+  endif()
   # Precompiled headers require equal options.
   if(NOT "OpenMP::OpenMP_CXX" IN_LIST ARG_LINK)
     target_precompile_headers(${ARG_NAME} REUSE_FROM jforge_test_headers)

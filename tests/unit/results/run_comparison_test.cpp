@@ -27,7 +27,7 @@ using ::testing::Not;
 using Json = nlohmann::ordered_json;
 
 /// 40 problems, solved except `failed`.
-void write_evaluation(const std::filesystem::path& directory, const std::string& model,
+void write_one_method(const std::filesystem::path& directory, const std::string& model,
                       const std::vector<int>& failed, const std::string& scorer = "gsm8k/v1",
                       int begin = 0) {
   const double accuracy = 1 - static_cast<double>(failed.size()) / 40;
@@ -72,7 +72,7 @@ class RunComparison : public ::testing::Test {
 };
 
 TEST_F(RunComparison, ARunAgainstItselfDiffersInNothing) {
-  write_evaluation(a / "evaluation", "final", {1, 2});
+  write_one_method(a / "evaluation", "final", {1, 2});
   const ComparedRun side{a.path(), {{"train.steps", "4"}}};
   EXPECT_THAT(compare_runs(side, side),
               AllOf(HasSubstr("Both have the same configuration"), HasSubstr("+0.0 (-9.2 to +9.2)"),
@@ -95,8 +95,8 @@ TEST_F(RunComparison, ConfigurationKeysThatDifferAreListed) {
 }
 
 TEST_F(RunComparison, LongValuesAreAListAndNoTableIsWide) {
-  write_evaluation(a.path(), "Qwen2.5-Coder-7B-Instruct", {1});
-  write_evaluation(b.path(), "Qwen2.5-Coder-7B-Distilled", first(24));
+  write_one_method(a.path(), "Qwen2.5-Coder-7B-Instruct", {1});
+  write_one_method(b.path(), "Qwen2.5-Coder-7B-Distilled", first(24));
   const auto samples = b / "Qwen2.5-Coder-7B-Distilled/gsm8k.jacobi.jsonl";
   write_text(samples, std::regex_replace(read_file(samples), std::regex("no \\| answer"),
                                          "an answer of very many words, ending nowhere near"));
@@ -114,9 +114,9 @@ TEST_F(RunComparison, LongValuesAreAListAndNoTableIsWide) {
 }
 
 TEST_F(RunComparison, SmallDifferencesAreChanceAndLargeOnesAreNot) {
-  write_evaluation(a.path(), "final", first(4));
-  write_evaluation(b.path(), "final", {0, 1, 2, 10, 11});
-  write_evaluation(c.path(), "final", first(24));
+  write_one_method(a.path(), "final", first(4));
+  write_one_method(b.path(), "final", {0, 1, 2, 10, 11});
+  write_one_method(c.path(), "final", first(24));
   EXPECT_THAT(compare_runs({a.path()}, {b.path()}),
               AllOf(HasSubstr("within chance"), HasSubstr("2 solved by A alone, 1 by B alone"),
                     Not(HasSubstr("beyond"))));
@@ -125,8 +125,8 @@ TEST_F(RunComparison, SmallDifferencesAreChanceAndLargeOnesAreNot) {
 }
 
 TEST_F(RunComparison, FlippedVerdictsAreListedUpToTwenty) {
-  write_evaluation(a.path(), "final", {39});
-  write_evaluation(b.path(), "final", first(24));
+  write_one_method(a.path(), "final", {39});
+  write_one_method(b.path(), "final", first(24));
   const std::string text = compare_runs({a.path()}, {b.path()});
   EXPECT_THAT(text, AllOf(HasSubstr("24 solved by A alone, 1 by B alone"),
                           HasSubstr("fail: no / answer"), HasSubstr("\n5 more.\n")));
@@ -140,9 +140,9 @@ TEST_F(RunComparison, FlippedVerdictsAreListedUpToTwenty) {
 }
 
 TEST_F(RunComparison, OnlyProblemsThatBothHaveArePaired) {
-  write_evaluation(a.path(), "final", {1});
-  write_evaluation(b.path(), "final", {11}, "gsm8k/v1", 10);
-  write_evaluation(c.path(), "final", {101}, "gsm8k/v1", 100);
+  write_one_method(a.path(), "final", {1});
+  write_one_method(b.path(), "final", {11}, "gsm8k/v1", 10);
+  write_one_method(c.path(), "final", {101}, "gsm8k/v1", 100);
   EXPECT_THAT(compare_runs({a.path()}, {b.path()}),
               AllOf(HasSubstr("20 samples are in one of the two only"),
                     HasSubstr("100.0 % → 96.7 %"),  // of the 30 that both have
@@ -154,8 +154,8 @@ TEST_F(RunComparison, OnlyProblemsThatBothHaveArePaired) {
 }
 
 TEST_F(RunComparison, AProblemThatStandsTwiceCountsTwice) {
-  write_evaluation(a.path(), "final", {20, 21, 22, 23});
-  write_evaluation(b.path(), "final", first(24));
+  write_one_method(a.path(), "final", {20, 21, 22, 23});
+  write_one_method(b.path(), "final", first(24));
   // The last 20 are identical; both fail the same 4.
   for (const auto& directory : {a.path(), b.path()}) {
     const auto samples = directory / "final/gsm8k.jacobi.jsonl";
@@ -169,8 +169,8 @@ TEST_F(RunComparison, AProblemThatStandsTwiceCountsTwice) {
 }
 
 TEST_F(RunComparison, AnAnswerCannotCommandTheTerminal) {
-  write_evaluation(a.path(), "final", {1});
-  write_evaluation(b.path(), "final", {2});
+  write_one_method(a.path(), "final", {1});
+  write_one_method(b.path(), "final", {2});
   const auto samples = a / "final/gsm8k.jacobi.jsonl";
   write_text(samples, std::regex_replace(read_file(samples), std::regex("\"12\""),
                                          "\"\\u001b[31m\\r1\\u009b2\""));
@@ -181,15 +181,15 @@ TEST_F(RunComparison, AnAnswerCannotCommandTheTerminal) {
 }
 
 TEST_F(RunComparison, DifferentScorersAreCalledOut) {
-  write_evaluation(a.path(), "final", {1}, "gsm8k/v1");
-  write_evaluation(b.path(), "final", {1}, "gsm8k/v2");
+  write_one_method(a.path(), "final", {1}, "gsm8k/v1");
+  write_one_method(b.path(), "final", {1}, "gsm8k/v2");
   EXPECT_THAT(compare_runs({a.path()}, {b.path()}), HasSubstr("the accuracies do not compare"));
 }
 
 TEST_F(RunComparison, SettingsThatDifferAreListed) {
   const TemporaryDirectory directory;
   const auto evaluated = [&](const char* name, const Json& settings) {
-    write_evaluation(directory / name, "final", {1});
+    write_one_method(directory / name, "final", {1});
     Json summary = Json::parse(read_file(directory / name / "summary.json"));
     summary["models"]["final"]["gsm8k"]["jacobi"].update(settings);
     write_text(directory / name / "summary.json", summary.dump());
@@ -209,7 +209,7 @@ TEST_F(RunComparison, SettingsThatDifferAreListed) {
 TEST_F(RunComparison, AccuracyByEachRuleIsCompared) {
   const TemporaryDirectory directory;
   for (const char* name : {"a", "b"}) {
-    write_evaluation(directory / name, "final", {0, 1});
+    write_one_method(directory / name, "final", {0, 1});
     Json summary = Json::parse(std::ifstream(directory / name / "summary.json"));
     summary["models"]["final"]["gsm8k"]["jacobi"]["rule_accuracy"] = {
         {"string", 0.25}, {"value", *name == 'a' ? 0.5 : 0.625}};
@@ -221,20 +221,20 @@ TEST_F(RunComparison, AccuracyByEachRuleIsCompared) {
 }
 
 TEST_F(RunComparison, TheOnlyOtherModelsArePaired) {
-  write_evaluation(a.path(), "sft", {1});
-  write_evaluation(b.path(), "cllm", {2});
+  write_one_method(a.path(), "sft", {1});
+  write_one_method(b.path(), "cllm", {2});
   EXPECT_THAT(compare_runs({a.path()}, {b.path()}), HasSubstr("sft → cllm"));
 }
 
 TEST_F(RunComparison, WhatOneSideLacksIsNamed) {
-  write_evaluation(a / "evaluation", "final", {1});
+  write_one_method(a / "evaluation", "final", {1});
   write_text(b / "run.json", "{}");
   EXPECT_THAT(compare_runs({a.path()}, {b.path()}), HasSubstr("only in A: final, gsm8k, jacobi"));
   EXPECT_THAT(compare_runs({b.path()}, {a.path()}), HasSubstr("only in B: final, gsm8k, jacobi"));
 }
 
 TEST_F(RunComparison, WhatIsNoRunIsRefused) {
-  write_evaluation(a.path(), "final", {1});
+  write_one_method(a.path(), "final", {1});
   for (const auto& path : {b.path(), b / "absent"}) {
     EXPECT_THAT(test::message_of<DataError>([&] { return compare_runs({a.path()}, {path}); }),
                 AllOf(HasSubstr(path.string()), HasSubstr("is no run")));
@@ -242,7 +242,7 @@ TEST_F(RunComparison, WhatIsNoRunIsRefused) {
 }
 
 TEST_F(RunComparison, GarbledFilesAreNamed) {
-  write_evaluation(a.path(), "final", {1});
+  write_one_method(a.path(), "final", {1});
   const auto refused = [&](const std::string& named) {
     EXPECT_THAT(test::message_of<DataError>([&] { return compare_runs({a.path()}, {b.path()}); }),
                 HasSubstr(named))
@@ -252,7 +252,7 @@ TEST_F(RunComparison, GarbledFilesAreNamed) {
   refused("summary.json");
   write_text(b / "summary.json", "{\"models\": []}");
   refused("summary.json");
-  write_evaluation(b.path(), "final", {1});
+  write_one_method(b.path(), "final", {1});
   const auto samples = b / "final/gsm8k.jacobi.jsonl";
   std::filesystem::resize_file(samples, std::filesystem::file_size(samples) - 9);
   refused("gsm8k.jacobi.jsonl:40");

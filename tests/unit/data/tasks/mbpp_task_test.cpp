@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 using test::PythonCodeRunner;
 using ::testing::HasSubstr;
 
-TaskRecord record() {
+TaskRecord mbpp_record() {
   return {"mbpp/10",
           {{"task_id", "11"},
            {"text", "Write a function to double."},
@@ -29,18 +29,18 @@ TaskRecord record() {
 
 TEST(MbppTask, ExtractsTheFirstPythonBlockElseTheText) {
   const auto task = make_task("mbpp");
-  EXPECT_EQ(task->extract("x\n```python\na\n```\n```python\nb\n```", record()), "a\n");
-  EXPECT_EQ(task->extract("```bash\nq\n```\n```\na\n```\n```PYTHON\nb\n```", record()), "b\n");
-  EXPECT_EQ(task->extract("```bash\nq\n```\n```\na\n```", record()), "a\n");
-  EXPECT_EQ(task->extract("def f(): pass", record()), "def f(): pass");
-  EXPECT_EQ(task->extract("```python\n\n```", record()), std::nullopt);
-  EXPECT_EQ(task->extract(" \n", record()), std::nullopt);
+  EXPECT_EQ(task->extract("x\n```python\na\n```\n```python\nb\n```", mbpp_record()), "a\n");
+  EXPECT_EQ(task->extract("```bash\nq\n```\n```\na\n```\n```PYTHON\nb\n```", mbpp_record()), "b\n");
+  EXPECT_EQ(task->extract("```bash\nq\n```\n```\na\n```", mbpp_record()), "a\n");
+  EXPECT_EQ(task->extract("def f(): pass", mbpp_record()), "def f(): pass");
+  EXPECT_EQ(task->extract("```python\n\n```", mbpp_record()), std::nullopt);
+  EXPECT_EQ(task->extract(" \n", mbpp_record()), std::nullopt);
   const auto shots = make_task("mbpp", {.prompt_style = "lm-eval"});
-  EXPECT_EQ(shots->extract("def f(): pass\n[DONE]\nmore", record()), "def f(): pass\n");
+  EXPECT_EQ(shots->extract("def f(): pass\n[DONE]\nmore", mbpp_record()), "def f(): pass\n");
 }
 
 TEST(MbppTask, PromptsFollowTheirStyle) {
-  const std::string evalchemy = make_task("mbpp")->prompt(record()).messages.at(0).content;
+  const std::string evalchemy = make_task("mbpp")->prompt(mbpp_record()).messages.at(0).content;
   EXPECT_TRUE(evalchemy.starts_with(
       "Please refer the given examples and generate a python function for my problem.\nExamples "
       "are listed as follows:\n- Example 1:\n>>> Problem:\nWrite a function to find the similar"));
@@ -51,13 +51,13 @@ TEST(MbppTask, PromptsFollowTheirStyle) {
       "my problem:\n>>> Problem:\nWrite a function to double.\n>>> Test Cases:\nassert twice(1) == "
       "2\nassert twice(base) == 6\n"));
   EXPECT_EQ(evalchemy.find('\r'), std::string::npos);
-  const TaskPrompt raw = make_task("mbpp", {.prompt_style = "lm-eval"})->prompt(record());
+  const TaskPrompt raw = make_task("mbpp", {.prompt_style = "lm-eval"})->prompt(mbpp_record());
   EXPECT_TRUE(raw.messages.empty());
   EXPECT_TRUE(raw.prefix.ends_with(
       "\n[DONE]\n\nYou are an expert Python programmer, and here is your task: Write a function to "
       "double. Your code should pass these tests:\n\nassert twice(1) == 2\nassert twice(base) == "
       "6\n[BEGIN]\n"));
-  const TaskPrompt chat = make_task("mbpp", {.prompt_style = "evalplus"})->prompt(record());
+  const TaskPrompt chat = make_task("mbpp", {.prompt_style = "evalplus"})->prompt(mbpp_record());
   EXPECT_THAT(
       chat.messages.at(0).content,
       HasSubstr("```\n\"\"\"\nWrite a function to double.\nassert twice(1) == 2\n\"\"\"\n```\n"));
@@ -87,15 +87,15 @@ TEST(MbppTask, GradesByTheAssertions) {
   PythonCodeRunner runner;
   const auto task = make_task("mbpp");
   const auto status = [&](const std::string& program) {
-    return task->grade(program, record(), &runner).status;
+    return task->grade(program, mbpp_record(), &runner).status;
   };
-  EXPECT_EQ(status(record().fields.at("code")), VerdictStatus::pass);
+  EXPECT_EQ(status(mbpp_record().fields.at("code")), VerdictStatus::pass);
   EXPECT_EQ(status("def twice(x):\n  return 2\n"), VerdictStatus::fail);
   EXPECT_EQ(status("def double(x):\n  return 2 * x\n"), VerdictStatus::fail);
-  EXPECT_FALSE(task->grade(std::nullopt, record(), nullptr).base_status);
-  EXPECT_EQ(make_task("mbpp_plus")->grade(std::nullopt, record(), nullptr).base_status,
+  EXPECT_FALSE(task->grade(std::nullopt, mbpp_record(), nullptr).base_status);
+  EXPECT_EQ(make_task("mbpp_plus")->grade(std::nullopt, mbpp_record(), nullptr).base_status,
             VerdictStatus::fail);
-  TaskRecord sanitized = record();
+  TaskRecord sanitized = mbpp_record();
   sanitized.fields["test_imports"] = R"(["import math"])";
   sanitized.fields["test_list"] = R"(["assert twice(math.pi) > 6"])";
   EXPECT_EQ(
@@ -122,10 +122,11 @@ TEST(MbppTask, LmEvalRunsTheAssertionsAlone) {
   PythonCodeRunner runner;
   const std::string program = "def twice(x):\n  return 2 * x\n";
   const auto task = make_task("mbpp", {.prompt_style = "lm-eval"});
-  const Verdict verdict = task->grade(program, record(), &runner);
+  const Verdict verdict = task->grade(program, mbpp_record(), &runner);
   EXPECT_EQ(verdict.status, VerdictStatus::fail);
   EXPECT_THAT(verdict.reason, HasSubstr("'base' is not defined"));
-  EXPECT_EQ(task->grade("base = 3\n" + program, record(), &runner).status, VerdictStatus::pass);
+  EXPECT_EQ(task->grade("base = 3\n" + program, mbpp_record(), &runner).status,
+            VerdictStatus::pass);
 }
 
 TEST(MbppTask, EvalPlusSanitizesBeforeItGrades) {
@@ -136,11 +137,11 @@ TEST(MbppTask, EvalPlusSanitizesBeforeItGrades) {
   const std::string program = "def twice(x):\n  return 2 * x\ndef other():\n  return 1";
   const auto task = make_task("mbpp", {.prompt_style = "evalplus"});
   const Verdict verdict =
-      task->grade("It's here:\n" + program + "\nraise ValueError()\n", record(), &runner);
+      task->grade("It's here:\n" + program + "\nraise ValueError()\n", mbpp_record(), &runner);
   EXPECT_EQ(verdict.status, VerdictStatus::pass) << verdict.reason;
   EXPECT_EQ(verdict.answer, program);  // no entry point: all definitions stay
-  EXPECT_EQ(task->extract("a\n```\nb", record()), "a");
-  EXPECT_EQ(task->extract("\n```\nb", record()), std::nullopt);
+  EXPECT_EQ(task->extract("a\n```\nb", mbpp_record()), "a");
+  EXPECT_EQ(task->extract("\n```\nb", mbpp_record()), std::nullopt);
 }
 
 TEST(MbppTask, OnlyTheTestProblemsAreLoaded) {

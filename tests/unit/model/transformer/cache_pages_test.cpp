@@ -180,9 +180,9 @@ struct Text {
 /// In chunks, or as a branch that is then copied. Free pages hold NaN.
 TEST(CachePages, AttentionOverPagesThatComeAndGoHasTheBitsOfPackedAttention) {
   constexpr std::int64_t kSlots = 4;
-  constexpr std::int64_t kCapacity = 256;  // rows of a sequence, before its branches
+  constexpr std::int64_t kSequenceRows = 256;  // rows of a sequence, before its branches
   constexpr std::int64_t kBranch = 80;
-  constexpr std::int64_t kSlotPages = cache_pages(kCapacity, kBranch);
+  constexpr std::int64_t kSlotPages = cache_pages(kSequenceRows, kBranch);
   constexpr std::int64_t kPages = 11;
   constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
   const auto kernels = make_cpu_kernel_set();
@@ -205,7 +205,7 @@ TEST(CachePages, AttentionOverPagesThatComeAndGoHasTheBitsOfPackedAttention) {
     const std::int64_t slot = below(kSlots);
     std::unique_ptr<Text>& text = texts[static_cast<std::size_t>(slot)];
     if (!text) {
-      const std::int64_t length = 1 + below(kCapacity);
+      const std::int64_t length = 1 + below(kSequenceRows);
       if (!pages.reserve(slot, cache_pages(length, kBranch))) {
         ++refused;
         continue;
@@ -214,9 +214,10 @@ TEST(CachePages, AttentionOverPagesThatComeAndGoHasTheBitsOfPackedAttention) {
     }
     const std::int64_t begin = text->done;
     const bool alternative = below(3) == 0;
-    const std::int64_t most = alternative ? kBranch : kCapacity;
+    const std::int64_t most = alternative ? kBranch : kSequenceRows;
     const std::int64_t end = begin + 1 + below(std::min(most, text->rows - begin));
-    const std::int64_t first_row = alternative ? kCapacity + below(kBranch - (end - begin) + 1) : 0;
+    const std::int64_t first_row =
+        alternative ? kSequenceRows + below(kBranch - (end - begin) + 1) : 0;
     std::vector<CacheRow> rows;
     std::vector<CacheCopy> copies;
     for (std::int64_t position = begin; position < end; ++position) {

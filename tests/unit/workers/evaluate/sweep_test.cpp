@@ -28,7 +28,8 @@ SweepConfig two_blocks() {
   return sweep;
 }
 
-void expect_refused(const std::function<void(SweepConfig&)>& damage, const std::string& part) {
+void expect_sweep_refused(const std::function<void(SweepConfig&)>& damage,
+                          const std::string& part) {
   SweepConfig sweep = two_blocks();
   damage(sweep);
   EXPECT_THAT(test::message_of<ConfigError>([&] { sweep.validate(); }), HasSubstr(part));
@@ -36,15 +37,19 @@ void expect_refused(const std::function<void(SweepConfig&)>& damage, const std::
 
 TEST(Sweep, EveryBadValueIsRefusedByItsKey) {
   EXPECT_NO_THROW(two_blocks().validate());
-  expect_refused([](auto& sweep) { sweep.method = "magic"; }, "magic");
-  expect_refused([](auto& sweep) { sweep.method = "ar"; }, "sweep.block_size");
-  expect_refused([](auto& sweep) { sweep.axes.at("top_p").values = {0.5, 1.5}; }, "sweep.top_p");
-  expect_refused([](auto& sweep) { sweep.axes.at("block_size").values.clear(); },
-                 "block_size = [4, 8]");
-  expect_refused([](auto& sweep) { sweep.axes.at("block_size").values[1] = std::int64_t{0}; },
-                 "sweep.block_size");
-  expect_refused([](auto& sweep) { sweep.axes.at("block_size").values[1] = std::int64_t{4}; },
-                 "named twice");
+  expect_sweep_refused([](auto& sweep) { sweep.method = "magic"; }, "magic");
+  expect_sweep_refused([](auto& sweep) { sweep.method = "ar"; }, "sweep.block_size");
+  expect_sweep_refused(
+      [](auto& sweep) {
+        sweep.axes.at("top_p").values = {0.5, 1.5};
+      },
+      "sweep.top_p");
+  expect_sweep_refused([](auto& sweep) { sweep.axes.at("block_size").values.clear(); },
+                       "block_size = [4, 8]");
+  expect_sweep_refused([](auto& sweep) { sweep.axes.at("block_size").values[1] = std::int64_t{0}; },
+                       "sweep.block_size");
+  expect_sweep_refused([](auto& sweep) { sweep.axes.at("block_size").values[1] = std::int64_t{4}; },
+                       "named twice");
 }
 
 TEST(Sweep, PointsAreTheProductOfTheAxes) {
