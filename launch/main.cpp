@@ -25,19 +25,13 @@
 
 namespace {
 
-// Returns whether mpirun or srun started this process. If not, few commands need MPI.
-bool started_by_a_launcher() {
-  return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMIX_RANK") != nullptr;
-}
-
-// Returns whether this rank prints for all, which have the same command line.
-bool first_of_a_launcher() {
-  for (const char* const name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK"}) {
-    if (const char* const rank = std::getenv(name)) {
-      return std::string_view(rank) == "0";
-    }
+// Returns this process's rank if mpirun or srun started it. If not, few commands need MPI.
+const char* rank_from_a_launcher() {
+  const char* rank = nullptr;
+  for (const char* const name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}) {
+    rank = rank != nullptr ? rank : std::getenv(name);
   }
-  return true;
+  return rank;
 }
 
 // Uses rank 0's environment, because mpirun does not pass every variable to other hosts.
@@ -132,11 +126,13 @@ int main(int argc, char** argv) {
     return 0;
   }
   ExitCode exit_code = ExitCode::ok;
-  const std::optional<CommandLine> line =
-      parse_command_line(argc, argv, exit_code, /*silent=*/!first_of_a_launcher());
+  const char* const launched = rank_from_a_launcher();
+  // Rank 0 prints for all, which have the same command line.
+  const bool silent = launched != nullptr && launched != std::string_view("0");
+  const std::optional<CommandLine> line = parse_command_line(argc, argv, exit_code, silent);
   std::optional<MpiSession> session;
   try {
-    if (line ? line->distributed || started_by_a_launcher() : started_by_a_launcher()) {
+    if (launched != nullptr || (line && line->distributed)) {
       session.emplace(&argc, &argv);
     }
     const Rank rank = session ? session->world().rank() : 0;

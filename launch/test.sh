@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test.sh [--all]: installs missing packages, builds, and runs the tests not labelled slow, manual or gpu (at most 12
 # minutes on 2 cores). --all (about 40 minutes) adds label slow; with nvcc, a CUDA build and its tests without a device;
-# with clang, a minute of fuzzers. With a device: cmake --preset cuda-release && cmake --build --preset cuda-release
+# a build and tests with MPICH; with clang, a minute of fuzzers. With a device: cmake --preset cuda-release && cmake --build --preset cuda-release
 # --target gpu_tests && ctest --preset cuda-release-gpu.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -36,10 +36,10 @@ if [ $all = yes ]; then
   # Less for a small change, so a folder that is there keeps its setting.
   [ -e "$build/CMakeCache.txt" ] || options+=(-DJFORGE_UNITY=ON)
 fi
-cuda_build='' fuzz_build='' folder=''
+cuda_build='' mpich_build='' fuzz_build='' folder=''
 clean_up() {
   local session
-  for session in $fuzz_build $cuda_build; do kill -- "-$session" 2>/dev/null || true; done
+  for session in $fuzz_build $mpich_build $cuda_build; do kill -- "-$session" 2>/dev/null || true; done
   [ -z "$folder" ] || rm -rf "$folder"
 }
 # build_beside FOLDER AFTER TARGET…: builds on idle cores once process AFTER (if any) has ended. Writes
@@ -68,6 +68,22 @@ else
   echo "No nvcc: the CUDA build is left out"
 fi
 
+mpich='' mpich_tests='collective|messages|failure_agreement|host_collectives|control_plane|zero_trainer'
+if [ $all = no ]; then
+  :
+elif command -v mpicxx.mpich >/dev/null; then
+  mpich=build/mpich
+  cmake -S . -B "$mpich" -G Ninja -DJFORGE_CUDA=OFF -DMPI_CXX_COMPILER="$(command -v mpicxx.mpich)" "${options[@]}"
+  mkdir -p "$mpich/bin"
+  printf '#!/bin/sh\nexec mpirun.mpich "$@"\n' >"$mpich/bin/mpirun"
+  chmod +x "$mpich/bin/mpirun"
+  build_beside "$mpich" "$cuda_build" jforge collectives_test collective_checks_test messages_test \
+    failure_agreement_test host_collectives_test control_plane_test zero_trainer_test
+  mpich_build=$!
+else
+  echo "No MPICH (packages mpich, libmpich-dev): its build is left out"
+fi
+
 fuzz=
 if [ $all = no ]; then
   :
@@ -75,7 +91,7 @@ elif echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { r
   clang++ -x c++ -fopenmp -fsanitize=fuzzer,address,undefined - -o /dev/null 2>/dev/null; then
   fuzz=build/fuzz
   cmake -S . -B "$fuzz" -G Ninja -DJFORGE_FUZZ=ON -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
-  build_beside "$fuzz" "$cuda_build" jforge_fuzz
+  build_beside "$fuzz" "${mpich_build:-$cuda_build}" jforge_fuzz
   fuzz_build=$!
 else
   echo "No clang with libFuzzer and OpenMP (packages clang, libclang-rt-14-dev, libomp-dev): the fuzzers are left out"
@@ -103,14 +119,18 @@ if [ -n "$left_out" ]; then
   printf 'Test cases left out on this machine, by reason:\n%s\n' "$left_out"
 fi
 
-# tests_of FOLDER BUILD LABEL: waits for process BUILD, then tests.
+# tests_of FOLDER BUILD OPTION…: waits for process BUILD, then runs the tests that ctest's OPTIONs choose.
 tests_of() {
-  wait "$2" || { cat "$1/build.log"; exit 1; }
-  tail -n 1 "$1/build.log"
-  took "what was left of the build of $1"
-  ctest --test-dir "$1" --output-on-failure -j $((2 * jobs)) -L "$3" --no-tests=error
+  local folder=$1
+  wait "$2" || { cat "$folder/build.log"; exit 1; }
+  tail -n 1 "$folder/build.log"
+  took "what was left of the build of $folder"
+  shift 2
+  ctest --test-dir "$folder" --output-on-failure -j $((2 * jobs)) --no-tests=error "$@"
   took "its tests"
 }
-[ -z "$cuda" ] || tests_of "$cuda" "$cuda_build" cuda_build
-[ -z "$fuzz" ] || tests_of "$fuzz" "$fuzz_build" fuzz
+[ -z "$cuda" ] || tests_of "$cuda" "$cuda_build" -L cuda_build
+[ -z "$mpich" ] || PATH=$root/$mpich/bin:$PATH tests_of "$mpich" "$mpich_build" \
+  -R "^($mpich_tests).*\.ranks|^end_to_end\.(run_pipeline|rank_count|kill_and_resume|failing_rank)$"
+[ -z "$fuzz" ] || tests_of "$fuzz" "$fuzz_build" -L fuzz
 echo "launch/test.sh: $SECONDS s in all"

@@ -40,6 +40,7 @@ void install(int signal, void (*handler)(int)) {
 }  // namespace
 
 void install_signal_handlers() {
+  install(SIGUSR1, ask_to_stop);  // MPICH's mpirun passes on no SIGUSR2
   install(SIGUSR2, ask_to_stop);
   install(SIGTERM, ask_to_stop_or_end);
   install(SIGINT, ask_to_stop_or_end);

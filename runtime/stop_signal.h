@@ -1,7 +1,7 @@
 #pragma once
 
-/// SIGUSR2, SIGTERM and SIGINT only set a flag. SIGPIPE and SIGXFSZ are ignored, so that a closed
-/// pipe or a full disk gives an error code. SIGBUS: runtime/file_mapping.h.
+/// SIGUSR1, SIGUSR2, SIGTERM and SIGINT only set a flag. SIGPIPE and SIGXFSZ are ignored, so that a
+/// closed pipe or a full disk gives an error code. SIGBUS: runtime/file_mapping.h.
 
 namespace jforge {
 

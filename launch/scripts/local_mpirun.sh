@@ -36,14 +36,24 @@ interrupted() {
   interrupts=$((interrupts + 1))
   if [ $interrupts -eq 1 ]; then
     echo "stopping at the next boundary; what is committed is safe (Ctrl-C again ends at once)" >&2
-    kill -USR2 "$mpirun" 2>/dev/null || true  # It may have ended; its exit code still counts.
+    pass $JFORGE_STOP
   else
-    kill -TERM "$mpirun" 2>/dev/null || true
+    end
+  fi
+}
+pass() { kill "-$1" "$mpirun" 2>/dev/null || true; }  # It may have ended; its exit code still counts.
+end() {
+  if [ $JFORGE_MPI_LAUNCHER = hydra ]; then
+    pass INT
+    sleep 0.2 || true
+    pass INT
+  else
+    pass TERM
   fi
 }
 trap interrupted INT
-trap 'kill -USR2 "$mpirun" 2>/dev/null || true' USR2
-trap 'kill -TERM "$mpirun" 2>/dev/null || true' TERM HUP
+trap 'pass $JFORGE_STOP' USR2
+trap end TERM HUP
 status=0
 # A trapped signal ends `wait` early.
 while true; do

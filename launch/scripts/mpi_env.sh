@@ -1,12 +1,17 @@
-# Sourced by local_mpirun.sh: sets JFORGE_MPIRUN_ARGS, options for Open MPI on one machine (never for a cluster).
+# Sourced by local_mpirun.sh: sets JFORGE_MPIRUN_ARGS, options for ranks on one machine (never for a cluster).
 
-# `plm isolated` needs no ssh, which containers often lack.
-JFORGE_MPIRUN_ARGS=(--oversubscribe --bind-to none --mca plm isolated --mca btl self,vader --mca mpi_yield_when_idle 1)
+source "$(dirname "${BASH_SOURCE[0]}")/mpi_launcher.sh"
+jforge_know_launcher
+JFORGE_MPIRUN_ARGS=()
+if [ $JFORGE_MPI_LAUNCHER != hydra ]; then
+  # `plm isolated` needs no ssh, which containers often lack.
+  JFORGE_MPIRUN_ARGS=(--oversubscribe --bind-to none --mca plm isolated --mca btl self,vader --mca mpi_yield_when_idle 1)
 
-# Open MPI refuses to start as root unless both variables are set.
-if [ "$(id -u)" -eq 0 ] && [ "${OMPI_ALLOW_RUN_AS_ROOT:-}${OMPI_ALLOW_RUN_AS_ROOT_CONFIRM:-}" != 11 ]; then
-  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-  echo "mpi_env.sh: running as root, so OMPI_ALLOW_RUN_AS_ROOT and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM are set to 1" >&2
+  # Open MPI refuses to start as root unless both variables are set.
+  if [ "$(id -u)" -eq 0 ] && [ "${OMPI_ALLOW_RUN_AS_ROOT:-}${OMPI_ALLOW_RUN_AS_ROOT_CONFIRM:-}" != 11 ]; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    echo "mpi_env.sh: running as root, so OMPI_ALLOW_RUN_AS_ROOT and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM are set to 1" >&2
+  fi
 fi
 
 # Copies between processes (CMA) need ptrace rights; without them Open MPI may fail.
@@ -17,7 +22,7 @@ jforge_cma_permitted() {
   fi
   [ "$scope" -eq 0 ] && grep -q '^Seccomp:[[:space:]]*0$' /proc/self/status
 }
-if ! jforge_cma_permitted; then
+if [ $JFORGE_MPI_LAUNCHER != hydra ] && ! jforge_cma_permitted; then
   JFORGE_MPIRUN_ARGS+=(--mca btl_vader_single_copy_mechanism none)
 fi
 

@@ -44,15 +44,16 @@ has_all_slots=false
 if [ -n "$hostfile" ] && ! host_lines | grep -vE "$slots" >/dev/null; then
   has_all_slots=true
 fi
+# Ranks of a host, at most.
+if $has_all_slots; then
+  here=$(host_lines | sed -nE "s/.*$slots[[:space:]]*([0-9]+).*/\\2/p" | sort -n | tail -n 1)
+  here=$((${here:-1} < ranks ? ${here:-1} : ranks))
+else
+  hosts=${SLURM_JOB_NUM_NODES:-1}
+  [ -z "$hostfile" ] || hosts=$(host_lines | awk '{print $1}' | sort -u | wc -l)
+  here=$(((ranks + hosts - 1) / hosts))
+fi
 if [ -z "$threads" ]; then
-  if $has_all_slots; then
-    here=$(host_lines | sed -nE "s/.*$slots[[:space:]]*([0-9]+).*/\\2/p" | sort -n | tail -n 1)
-    here=$((${here:-1} < ranks ? ${here:-1} : ranks))
-  else
-    hosts=${SLURM_JOB_NUM_NODES:-1}
-    [ -z "$hostfile" ] || hosts=$(host_lines | awk '{print $1}' | sort -u | wc -l)
-    here=$(((ranks + hosts - 1) / hosts))
-  fi
   # Ranks are bound to cores, so hardware threads do not count.
   cores=$(lscpu -p=CORE,SOCKET | grep -v '^#' | sort -u | wc -l)
   allowed=$(env -u OMP_NUM_THREADS nproc)
@@ -69,6 +70,8 @@ if ! command -v mpirun >/dev/null; then
 fi
 
 scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+source "$scripts/mpi_launcher.sh"
+jforge_know_launcher
 source "$scripts/outlive_readers.sh"
 jforge_outlive_readers
 source "$scripts/signal_shield.sh"
@@ -79,7 +82,7 @@ fi
 # Blocks SIGTERM for daemons on other hosts (reason below). Open MPI splits this at blanks to find its daemon's name.
 if [ "${JFORGE_DEAF[0]}" = env ]; then
   agent="${JFORGE_DEAF[*]}"
-elif [[ $scripts =~ [[:space:]] ]]; then
+elif [ $JFORGE_MPI_LAUNCHER != hydra ] && [[ $scripts =~ [[:space:]] ]]; then
   echo "run_cluster.sh: Open MPI cannot start its daemons by $scripts/signal_shield.sh, whose path has blanks" >&2
   exit 4
 else
@@ -94,45 +97,60 @@ passed=()
 while read -r name; do
   case $name in
     CUDA_VISIBLE_DEVICES | NCCL_HOSTID) ;;
-    PATH | LD_LIBRARY_PATH | CUDA_* | JFORGE_* | NCCL_* | OMP_* | UCX_*) passed+=(-x "$name") ;;
+    PATH | LD_LIBRARY_PATH | CUDA_* | JFORGE_* | NCCL_* | OMP_* | UCX_*) passed+=("$name") ;;
   esac
 done < <(compgen -e)
 
-# A host without slots= has a slot per core, so the first host could get all ranks. Divides them evenly instead.
-places=slot ranking=()
-if [ -n "$hostfile" ] && ! $has_all_slots; then
-  places=node ranking=(--rank-by slot)
-fi
 binding=core
 if compgen -G "${JFORGE_GPUS:-/proc/driver/nvidia/gpus/*}" >/dev/null; then # a test names other files
   binding=none
-else
-  places+=:PE=$threads
 fi
-options=(-n "$ranks" "${passed[@]}" --map-by $places "${ranking[@]}" --bind-to $binding)
-if [ -n "$hostfile" ]; then
-  options+=(--hostfile "$hostfile")
+options=(-n "$ranks")
+if [ $JFORGE_MPI_LAUNCHER = hydra ]; then
+  [ $binding = none ] || binding=core:$threads
+  options+=(-genvlist "$(IFS=, && echo "${passed[*]}")" -ppn "$here" -bind-to $binding)
+  if [ -n "$hostfile" ]; then
+    exec {hosts_of_hydra}< <(host_lines |
+      sed -E "s/^[[:space:]]*([^[:space:]]+)/\1/; s/^([^[:space:]]+).*$slots[[:space:]]*([0-9]+).*/\1:\3/; s/[[:space:]].*//")
+    options+=(-f "/dev/fd/$hosts_of_hydra")
+  fi
+else
+  for name in "${passed[@]}"; do options+=(-x "$name"); done
+  # A host without slots= has a slot per core, so the first host could get all ranks. Divides them evenly instead.
+  places=slot ranking=()
+  if [ -n "$hostfile" ] && ! $has_all_slots; then
+    places=node ranking=(--rank-by slot)
+  fi
+  if [ $binding = core ]; then
+    places+=:PE=$threads
+  fi
+  options+=(--map-by $places "${ranking[@]}" --bind-to $binding)
+  if [ -n "$hostfile" ]; then
+    options+=(--hostfile "$hostfile")
+  fi
 fi
 
 # Without keep-alives a cut link hangs mpirun; with them it ends after about a minute. Open MPI 5 launches by PRRTE,
 # whose names differ, also by version; it ignores unknown parameters.
-version=$(mpirun --version 2>/dev/null | sed -n 's/^mpirun (Open MPI) \([0-9]*\)\..*/\1/p') || true
 alive_time=30 alive_interval=10 alive_probes=3
-if [ "${version:-4}" -ge 5 ]; then
-  options+=(--prtemca prte_launch_agent "$agent prted")
-  for family in oob_tcp prte; do
-    options+=(--prtemca "${family}_keepalive_time" $alive_time --prtemca "${family}_keepalive_intvl" $alive_interval
-      --prtemca "${family}_keepalive_probes" $alive_probes)
-  done
-else
-  options+=(--mca orte_launch_agent "$agent orted" --mca oob_tcp_keepalive_time $alive_time
-    --mca oob_tcp_keepalive_intvl $alive_interval --mca oob_tcp_keepalive_probes $alive_probes)
-fi
+case $JFORGE_MPI_LAUNCHER in
+  prrte)
+    options+=(--prtemca prte_launch_agent "$agent prted")
+    for family in oob_tcp prte; do
+      options+=(--prtemca "${family}_keepalive_time" $alive_time --prtemca "${family}_keepalive_intvl" $alive_interval
+        --prtemca "${family}_keepalive_probes" $alive_probes)
+    done
+    ;;
+  orte)
+    options+=(--mca orte_launch_agent "$agent orted" --mca oob_tcp_keepalive_time $alive_time
+      --mca oob_tcp_keepalive_intvl $alive_interval --mca oob_tcp_keepalive_probes $alive_probes)
+    ;;
+esac
 
 # After SIGTERM or SIGINT mpirun kills its ranks within 2 s, too soon for a step and a checkpoint. Its own grace
 # (odls_base_sigkill_timeout) would delay every failure. So mpirun runs in its own session, out of the terminal's reach,
-# with SIGTERM blocked, which a batch system sends to all processes of a job (ranks unblock it). SIGUSR2, which mpirun
-# passes on, stops the ranks; SIGINT ends mpirun. If this shell is killed, mpirun gets SIGUSR2.
+# with SIGTERM blocked, which a batch system sends to all processes of a job (ranks unblock it). JFORGE_STOP, which mpirun
+# passes on, stops the ranks; SIGINT ends mpirun. If this shell is killed, mpirun gets JFORGE_STOP.
 "${JFORGE_DEAF_LEADER[@]}" mpirun "${options[@]}" "$@" <&0 &
 mpirun=$!
 
@@ -145,10 +163,10 @@ stop() {
   fi
   echo "run_cluster.sh: stopping at the next boundary, within $grace s; the same signal again ends the job at once" >&2
   deadline=$((SECONDS + grace))
-  kill -USR2 "$mpirun" 2>/dev/null || true  # It may have ended; its exit code still counts.
+  kill -$JFORGE_STOP "$mpirun" 2>/dev/null || true  # It may have ended; its exit code still counts.
 }
 trap stop TERM INT HUP
-trap 'kill -USR2 "$mpirun" 2>/dev/null || true' USR2
+trap 'kill -$JFORGE_STOP "$mpirun" 2>/dev/null || true' USR2
 
 # A trapped signal ends `wait` early.
 while kill -0 "$mpirun" 2>/dev/null; do
@@ -168,6 +186,9 @@ wait "$mpirun" || code=$?
 if $ended; then
   exit 143
 fi
+if [ $JFORGE_MPI_LAUNCHER = hydra ]; then
+  case $code in 6 | 7 | 9 | 10 | 11) code=$((128 + code)) ;; esac # Hydra returns a killed rank's signal.
+fi
 # The stop came before the program could handle it: nothing had begun.
-[ $code -ne $((128 + 12)) ] || code=75
+case $code in $((128 + 10)) | $((128 + 12))) code=75 ;; esac
 exit $code

@@ -10,7 +10,7 @@ packages=(g++ cmake ninja-build pkg-config python3 python3-numpy
   libxxhash-dev libseccomp-dev bubblewrap)
 # oneDNN is the benchmarks' comparison.
 test_packages=(git libgtest-dev libgmock-dev libbenchmark-dev libdnnl-dev)
-all_test_packages=(dpkg-dev file ccache clang-format clang-tidy-16
+all_test_packages=(dpkg-dev file ccache clang-format clang-tidy-16 libmpich-dev mpich
   zsh fish help2man groff-base zstd environment-modules)
 cluster_test_packages=(slurmctld slurmd slurm-client munge)
 size=600  # MB, with dependencies

@@ -3,7 +3,7 @@
 # if env(1) cannot. Sourced by run_cluster.sh:
 #
 # jforge_shield: sets two command prefixes. JFORGE_DEAF blocks SIGTERM; JFORGE_DEAF_LEADER also starts a session, does
-# not ignore SIGINT, and gets SIGUSR2 when its parent ends. Needs coreutils 8.31 and util-linux 2.33, or Python 3.
+# not ignore SIGINT, and gets signal JFORGE_STOP when its parent ends. Needs coreutils 8.31 and util-linux 2.33, or Python 3.
 
 # Python starts with SIGPIPE and SIGXFSZ ignored, which PROGRAM would inherit.
 JFORGE_SHIELD_CODE='
@@ -12,7 +12,8 @@ signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 if sys.argv[1] == "leader":
     import ctypes
     set_parent_death_signal = 1
-    ctypes.CDLL(None).prctl(set_parent_death_signal, ctypes.c_ulong(signal.SIGUSR2))
+    stop = getattr(signal, "SIG" + sys.argv.pop(2))
+    ctypes.CDLL(None).prctl(set_parent_death_signal, ctypes.c_ulong(stop))
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 for number in signal.SIGPIPE, signal.SIGXFSZ:
@@ -24,15 +25,16 @@ except OSError as error:
     sys.exit(127)
 '
 
-# jforge_first_that_starts deaf|leader WORD...: sets jforge_words to the WORDs if they work, else to Python's.
+# jforge_first_that_starts MANNER WORD...: sets jforge_words to the WORDs if they work, else to Python's. MANNER is "deaf"
+# or "leader SIGNAL".
 jforge_first_that_starts() {
-  local manner=$1 python
+  local manner=($1) python
   shift
   jforge_words=("$@")
   ! "${jforge_words[@]}" true 2>/dev/null || return 0
   # Enterprise Linux 8 lacks these versions, but always has platform-python.
   for python in python3 /usr/libexec/platform-python; do
-    jforge_words=("$python" -I -S -c "$JFORGE_SHIELD_CODE" "$manner")
+    jforge_words=("$python" -I -S -c "$JFORGE_SHIELD_CODE" "${manner[@]}")
     ! "${jforge_words[@]}" true 2>/dev/null || return 0
   done
   return 1
@@ -41,7 +43,8 @@ jforge_first_that_starts() {
 jforge_shield() {
   jforge_first_that_starts deaf env --block-signal=TERM || return 1
   JFORGE_DEAF=("${jforge_words[@]}")
-  jforge_first_that_starts leader setpriv --pdeathsig USR2 setsid env --block-signal=TERM --default-signal=INT || return 1
+  jforge_first_that_starts "leader ${JFORGE_STOP:-USR2}" \
+    setpriv --pdeathsig "${JFORGE_STOP:-USR2}" setsid env --block-signal=TERM --default-signal=INT || return 1
   JFORGE_DEAF_LEADER=("${jforge_words[@]}")
 }
 

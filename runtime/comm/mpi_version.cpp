@@ -2,6 +2,7 @@
 
 #include <mpi.h>
 
+#include <algorithm>
 #include <array>
 
 #include "runtime/comm/mpi_check.h"
@@ -12,8 +13,10 @@ std::string mpi_library_version() {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
   int length = 0;
   detail::check(MPI_Get_library_version(text.data(), &length));
-  const std::string version(text.data(), static_cast<std::size_t>(length));
-  return version.substr(0, version.find_first_of(",\n"));
+  std::string version(text.data(), static_cast<std::size_t>(length));
+  version.resize(std::min(version.size(), version.find_first_of(",\n")));
+  std::ranges::replace(version, '\t', ' ');
+  return version;
 }
 
 }  // namespace jforge

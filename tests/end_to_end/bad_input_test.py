@@ -505,7 +505,7 @@ class BadEnvironment(BadInput):
             self.skipTest("a process may not mount anything of its own here")
         apart = self.root / "rank-1-apart"
         apart.write_text(f"""#!/bin/sh
-[ "$OMPI_COMM_WORLD_RANK" = 1 ] || exec {BINARY} "$@"
+[ "${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}" = 1 ] || exec {BINARY} "$@"
 exec unshare -m sh -c 'mount -t tmpfs tmpfs {run} && exec {BINARY} "$@"' sh "$@"
 """, encoding="utf-8")
         apart.chmod(0o755)

@@ -96,7 +96,7 @@ class FailingRank(EndToEndTest):
             with self.subTest(rank=rank):
                 config, run = self.config(f"stop-first-{rank}")
                 frozen = self.root / f"frozen-{rank}"
-                frozen.write_text(f'#!/bin/sh\n[ "$OMPI_COMM_WORLD_RANK" != {rank} ] || kill -STOP $$\n'
+                frozen.write_text(f'#!/bin/sh\n[ "${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}" != {rank} ] || kill -STOP $$\n'
                                   f'exec {BINARY} "$@"\n', encoding="utf-8")
                 frozen.chmod(0o755)
                 result = self.finish(self.start(self.command("run", config, ranks=2, program=frozen),

@@ -38,7 +38,7 @@ class Finetune(EndToEndTest):
             (self.root / f"rank-{rank}").mkdir()
             (self.root / f"rank-{rank}" / "pairs.jsonl").write_text("".join(left), encoding="utf-8")
         apart = self.root / "apart"
-        apart.write_text(f'#!/bin/sh\ncd {self.root}/rank-$OMPI_COMM_WORLD_RANK && exec {BINARY} "$@"\n',
+        apart.write_text(f'#!/bin/sh\ncd {self.root}/rank-${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}} && exec {BINARY} "$@"\n',
                          encoding="utf-8")
         apart.chmod(0o755)
         config, _ = self.config("other-pairs")

@@ -325,6 +325,7 @@ TEST_P(ShardedAdamWTest, AFlippedBitInOwnedStateIsFoundByTheNextUpdate) {
   for (const std::string what : {"weights", "first moment", "second moment"}) {
     Sharded sharded = make(checked());
     static_cast<void>(sharded.step(gradient(sharded, 1)));
+    sharded.store.wait_for_weights();
     if (comm_.rank() == bad) {
       const TensorView target = what == "weights" ? sharded.store.master(sharded.store.owned()[1])
                                 : what == "first moment" ? sharded.optimizer.first_moment()

@@ -161,15 +161,18 @@ class SetupScripts(unittest.TestCase):
         self.fake("nproc", "echo 1")
         self.assertIn("threads=1 policy=passive", self.mpi_environment().stdout)
 
-    def interrupt(self, mpirun, times):
+    def interrupt(self, mpirun, times, version="mpirun (Open MPI) 4.1.4", stop="USR2", end="TERM", other="INT",
+                  ends="exit 143"):
         """Types Ctrl-C `times` times; returns exit code and output."""
         self.machine()
-        self.fake("mpirun", f"trap 'echo asked to stop; {mpirun}' USR2\ntrap 'echo ended; exit 143' TERM\n"
-                            "trap 'echo interrupted; exit 1' INT\necho up\nwhile :; do read -t 0.05 </dev/zero; done")
-        os.unlink(self.root / "sleep")
+        self.fake("mpirun", "[ \"$1\" != --version ] || exec echo \"$VERSION\"\n"
+                            f"trap 'echo asked to stop; {mpirun}' {stop}\ntrap 'echo ended; {ends}' {end}\n"
+                            f"trap 'echo interrupted; exit 1' {other}\necho up\nwhile :; do read -t 0.05 </dev/zero; done")
+        (self.root / "sleep").unlink(missing_ok=True)
         pid, terminal = pty.fork()
         if pid == 0:
             os.environ["PATH"] = f"{self.root}:{os.environ['PATH']}"
+            os.environ["VERSION"] = version
             os.execv("/bin/bash", ["bash", str(SOURCE / "launch/scripts/local_mpirun.sh"), "-n", "2", "program"])
         shown = ""
         expected = ["up", "asked to stop", "ended"][:times + 1]
@@ -194,6 +197,22 @@ class SetupScripts(unittest.TestCase):
         code, shown = self.interrupt(":", 2)
         self.assertEqual(143, code, shown)
         self.assertIn("ended", shown)
+
+    def test_mpich_passes_on_another_signal_and_ends_by_sigint(self):
+        hydra = {"version": "HYDRA build details:", "stop": "USR1", "end": "INT", "other": "TERM",
+                 "ends": "trap \"exit 143\" INT"}  # needs two
+        code, shown = self.interrupt("exit 75", 1, **hydra)
+        self.assertEqual(75, code, shown)
+        code, shown = self.interrupt(":", 2, **hydra)
+        self.assertEqual(143, code, shown)
+        self.assertIn("ended", shown)
+
+    def test_mpich_needs_no_options(self):
+        self.machine(root=True)
+        self.fake("mpirun", "echo HYDRA build details:")
+        result = self.mpi_environment()
+        self.assertIn("args=\nroot=\n", result.stdout)
+        self.assertEqual("", result.stderr)
 
     def test_no_copies_between_processes_where_they_are_not_permitted(self):
         self.machine()

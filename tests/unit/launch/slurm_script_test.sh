@@ -10,6 +10,7 @@ mkdir -p "$work/bin" "$work/run"
 cat >"$work/bin/mpirun" <<'SCRIPT'
 #!/usr/bin/env bash
 if [ "$1" = --version ]; then
+  [ "${MPI_VERSION:-}" != hydra ] || exec echo "HYDRA build details:"
   printf 'mpirun (Open MPI) %s\n\nReport bugs to http://www.open-mpi.org/community/help/\n' "${MPI_VERSION:-4.1.4}"
   exit
 fi
@@ -540,6 +541,41 @@ case_name="Open MPI 4.1.4: its own names"
 PATH="$work/bin:$PATH" WORK="$work" "$source_dir/launch/scripts/run_cluster.sh" -n 2 true >"$work/log" 2>&1 || fail "exit code $?"
 grep -qx -- --prtemca "$work/mpirun_arguments" && fail "mpirun got an option of PRRTE"
 [ "$(agent oob_tcp_keepalive_probes)" = 3 ] || fail "no keepalive"
+
+# expect_hydra HOSTS OPTIONS RANKS: run_cluster.sh on HOSTS.
+expect_hydra() {
+  case_name="MPICH's options on \"$1\""
+  printf "$1" >"$work/hosts"
+  local file=()
+  [ -z "$1" ] || file=(--hostfile "$work/hosts")
+  echo 'sed "s/^/host /" <"${*: -2:1}" >"$WORK/hydra_hosts" || true' >"$work/behaviour"
+  PATH="$work/bin:$PATH" WORK="$work" MPI_VERSION=hydra JFORGE_GPUS="$work/no/*" NCCL_ALGO=Ring "$source_dir/launch/scripts/run_cluster.sh" \
+    -n "$3" --threads 3 ${file[0]+"${file[@]}"} true >"$work/log" 2>&1 || fail "exit code $?"
+  arguments=" $(tr '\n' ' ' <"$work/mpirun_arguments")"
+  [[ $arguments == *" -n $3 -genvlist "*NCCL_ALGO*" "$2" "* ]] || fail "mpirun got $arguments"
+  [[ $arguments != *" --"* ]] || fail "mpirun got an option of Open MPI: $arguments"
+}
+expect_hydra '' '-ppn 2 -bind-to core:3' 2
+expect_hydra 'n1\nn2 # a\n\n' '-ppn 4 -bind-to core:3 -f /dev/fd/*' 7
+[ "$(tr '\n' ' ' <"$work/hydra_hosts")" = "host n1 host n2 " ] || fail "$(cat "$work/hydra_hosts")"
+expect_hydra 'n1 slots=8\n  n2  slots = 4 # b\n' '-ppn 8 -bind-to core:3 -f /dev/fd/*' 12
+[ "$(tr '\n' ' ' <"$work/hydra_hosts")" = "host n1:8 host n2:4 " ] || fail "$(cat "$work/hydra_hosts")"
+case_name="MPICH returns a killed rank's signal, and passes on SIGUSR1 alone"
+for codes in "9 137" "10 75" "2 2" "75 75"; do
+  echo "exit ${codes% *}" >"$work/behaviour"
+  PATH="$work/bin:$PATH" WORK="$work" MPI_VERSION=hydra "$source_dir/launch/scripts/run_cluster.sh" -n 2 true >"$work/log" 2>&1
+  code=$?
+  [ $code = "${codes#* }" ] || fail "exit code $code for ${codes% *}"
+done
+echo 'trap "exit 75" USR1; : >"$WORK/is_up"; while :; do sleep 0.1; done' >"$work/behaviour"
+rm -f "$work/is_up"
+PATH="$work/bin:$PATH" WORK="$work" MPI_VERSION=hydra "$source_dir/launch/scripts/run_cluster.sh" -n 2 true >"$work/log" 2>&1 &
+job=$!
+until [ -e "$work/is_up" ]; do sleep 0.1; done
+kill -USR2 $job
+wait $job
+code=$?
+[ $code = 75 ] || fail "exit code $code after a stop"
 
 [ "$failures" -eq 0 ] && echo "all cases hold"
 exit $((failures == 0 ? 0 : 1))
