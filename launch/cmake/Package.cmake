@@ -11,7 +11,7 @@ set(share "${CMAKE_INSTALL_DATADIR}/jforge/launch")
 install(TARGETS jforge RUNTIME)
 install(PROGRAMS launch/scripts/local_mpirun.sh launch/scripts/run_cluster.sh launch/scripts/run_slurm.sbatch
         launch/scripts/signal_shield.sh launch/scripts/math_values.py DESTINATION ${share}/scripts)
-install(FILES launch/scripts/mpi_env.sh launch/scripts/outlive_readers.sh DESTINATION ${share}/scripts)
+install(FILES launch/scripts/mpi_env.sh launch/scripts/mpi_launcher.sh launch/scripts/outlive_readers.sh DESTINATION ${share}/scripts)
 install(FILES launch/scripts/modulefile DESTINATION ${CMAKE_INSTALL_DATADIR}/jforge/modulefiles RENAME jforge)
 install(DIRECTORY launch/configs launch/quickstart DESTINATION ${share} USE_SOURCE_PERMISSIONS
         PATTERN __pycache__ EXCLUDE)

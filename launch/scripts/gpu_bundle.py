@@ -38,7 +38,8 @@ NETWORK = re.compile(r"lib(fabric|psm|uc[mpst]\b|ibverbs|rdmacm|efa|infinipath|o
 DATA = ("tests/golden/reference", "tests/end_to_end", "tests/benchmarks/flex_attention.py", "launch/gpu_check.sh",
         "launch/gpu_hour", "launch/configs/quickstart.toml",
         "launch/quickstart/model", "launch/quickstart/prompts.jsonl.gz", "launch/quickstart/ledger",
-        "launch/scripts/local_mpirun.sh", "launch/scripts/mpi_env.sh", "launch/scripts/outlive_readers.sh", "LICENSE")
+        "launch/scripts/local_mpirun.sh", "launch/scripts/mpi_env.sh", "launch/scripts/mpi_launcher.sh",
+        "launch/scripts/outlive_readers.sh", "LICENSE")
 STARTER = """#!/bin/sh
 # Starts libexec/NAME for bin/NAME. JFORGE_CUDA_LIBRARIES: folders of CUDA's libraries (launch/gpu_check.sh finds them).
 root=$(cd "$(dirname "$0")/.." && pwd)

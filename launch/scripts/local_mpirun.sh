@@ -44,9 +44,7 @@ interrupted() {
 pass() { kill "-$1" "$mpirun" 2>/dev/null || true; }  # It may have ended; its exit code still counts.
 end() {
   if [ $JFORGE_MPI_LAUNCHER = hydra ]; then
-    pass INT
-    sleep 0.2 || true
-    pass INT
+    for _ in 1 2 3; do pass INT; sleep 0.2 || true; done # It needs two; signals may merge.
   else
     pass TERM
   fi

@@ -105,7 +105,8 @@ class Rows(unittest.TestCase):
         self.root = self.folder / "bun dle"
         for name in ("bin", "lib", "libexec", "launch/scripts"):
             (self.root / name).mkdir(parents=True)
-        for name in ("gpu_check.sh", *(f"scripts/{one}.sh" for one in ("local_mpirun", "mpi_env", "outlive_readers"))):
+        scripts = ("local_mpirun", "mpi_env", "mpi_launcher", "outlive_readers")
+        for name in ("gpu_check.sh", *(f"scripts/{one}.sh" for one in scripts)):
             shutil.copy(SOURCE / "launch" / name, self.root / "launch" / name)
         for name, text in PROGRAMS.items():
             self.write(f"bin/{name}", text).chmod(0o755)
