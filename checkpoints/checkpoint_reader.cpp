@@ -48,7 +48,7 @@ DataError refusal_of(const std::filesystem::path& directory, const std::string& 
   for (const auto& parent : {directory, directory / "checkpoints"}) {
     const auto within = list_checkpoint_directories(parent);
     if (!within.empty()) {
-      return DataError(fmt::format("{} is no checkpoint itself; name one in it, such as {}",
+      return DataError(fmt::format("{} is not a checkpoint; name one inside it, such as {}",
                                    directory.string(), within.front().path.string()));
     }
   }
@@ -179,7 +179,7 @@ void expect_same_tensors(const Checkpoint& checkpoint, const ParameterTable& tab
           fmt::format("checkpoint {} lacks tensor {} of the model", where, expected[i].name));
     }
     if (i >= expected.size()) {
-      throw DataError(fmt::format("checkpoint {} holds tensor {}, which the model has not", where,
+      throw DataError(fmt::format("checkpoint {} holds tensor {}, which the model lacks", where,
                                   found[i].name));
     }
     if (found[i] != expected[i]) {

@@ -228,7 +228,7 @@ bool CheckpointWriter::already_saved(const CheckpointState& state,
   try {
     found = open_checkpoint(directory);
   } catch (const DataError& error) {
-    log_info("replacing what is no valid checkpoint: {}", error.what());
+    log_info("replacing an invalid checkpoint: {}", error.what());
     remove_checkpoint(directory);
     return false;
   }
@@ -322,7 +322,7 @@ void CheckpointWriter::start(Stage stage, bool has_work) {
   try {
     thread_ = std::thread(work);
   } catch (const std::system_error& error) {
-    log_warn("no thread for the checkpoint ({}): it is written at the next one or at the end",
+    log_warn("no thread for the checkpoint ({}): it is written with the next one or at the end",
              error.what());
   }
 }

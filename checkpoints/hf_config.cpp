@@ -146,9 +146,9 @@ void read_rope_scaling(const HfJsonFile& file, const char* where, const json& pa
     const double positions = number("original_max_position_embeddings");
     constexpr double kMostPositions = std::numeric_limits<std::int32_t>::max();
     if (!(positions >= 1 && positions <= kMostPositions && positions == std::floor(positions))) {
-      file.refuse(
-          where,
-          fmt::format("original_max_position_embeddings {} is no number of positions", positions));
+      file.refuse(where,
+                  fmt::format("original_max_position_embeddings {} is not a positive whole number",
+                              positions));
     }
     rope.original_positions = static_cast<std::int64_t>(positions);
   }
@@ -166,9 +166,11 @@ RotarySettings read_rope(const HfJsonFile& file, const FamilyTraits& family) {
     RotarySettings newer;
     read_rope_scaling(file, "rope_parameters", *parameters, newer);
     if (scaling != nullptr && newer != rope) {
-      file.refuse("rope_scaling", fmt::format("{} differs from rope_parameters {}; leave the one "
-                                              "that the model was trained with",
-                                              scaling->dump(), parameters->dump()));
+      file.refuse(
+          "rope_scaling",
+          fmt::format(
+              "{} differs from rope_parameters {}; keep the one that the model was trained with",
+              scaling->dump(), parameters->dump()));
     }
     rope = newer;
   }
@@ -183,16 +185,15 @@ RotarySettings read_rope(const HfJsonFile& file, const FamilyTraits& family) {
   const double beside = file.find("rope_theta") != nullptr ? file.number("rope_theta") : rope.theta;
   if (beside != rope.theta ||
       (inside && rope_number(file, "rope_scaling", *scaling, "rope_theta") != rope.theta)) {
-    file.refuse("rope_theta", fmt::format("{} beside the rotary embedding's parameters is not the "
-                                          "one inside them; leave the one that the model was "
-                                          "trained with",
+    file.refuse("rope_theta", fmt::format("{} differs from the rotary embedding's own; keep the "
+                                          "one that the model was trained with",
                                           beside));
   }
   constexpr const char* kOriginal = "original_max_position_embeddings";
   if (rope.scaling == RotaryScaling::llama3 && file.find(kOriginal) != nullptr &&
       file.integer(kOriginal) != rope.original_positions) {
-    file.refuse(kOriginal, fmt::format("it is not the one of the rotary embedding's scaling ({}); "
-                                       "leave the one that the model was trained with",
+    file.refuse(kOriginal, fmt::format("it differs from the one of the rotary embedding's scaling "
+                                       "({}); keep the one that the model was trained with",
                                        rope.original_positions));
   }
   return rope;

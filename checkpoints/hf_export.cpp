@@ -233,14 +233,14 @@ std::vector<fs::path> other_files(const fs::path& source_directory, bool model =
     const fs::path path = source_directory / file;
     // checksums.json needs UTF-8 names.
     if (first_invalid_utf8(file.string())) {
-      throw DataError(fmt::format(
-          "{}: holds a file whose name is no valid UTF-8 (\"{}\"); an export takes it over, so "
-          "rename or remove it",
-          source_directory.string(), replaced_utf8(file.string())));
+      throw DataError(
+          fmt::format("{}: holds a file whose name is not valid UTF-8 (\"{}\"); an export would "
+                      "copy it, so rename or remove it",
+                      source_directory.string(), replaced_utf8(file.string())));
     }
     if (::access(path.c_str(), R_OK) != 0) {
       throw EnvironmentError(fmt::format(
-          "cannot read {}, which an export takes over: {}; mend its permissions or remove it",
+          "cannot read {}, which an export copies: {}; fix its permissions or remove it",
           path.string(), std::generic_category().message(errno)));
     }
   }
@@ -282,10 +282,9 @@ void check_directories(const fs::path& source_directory, const fs::path& output_
       (fs::is_empty(output_directory) || fs::exists(output_directory / "config.json") ||
        fs::exists(output_directory / kChecksumsName));  // A damaged export may lack either.
   if (!replaceable) {
-    throw ConfigError(
-        fmt::format("{}: exists and is no model directory; name another output "
-                    "directory or remove it",
-                    output_directory.string()));
+    throw ConfigError(fmt::format(
+        "{}: exists and is not a model directory; name another output directory or remove it",
+        output_directory.string()));
   }
 }
 

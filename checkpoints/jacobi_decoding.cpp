@@ -62,7 +62,7 @@ std::optional<std::int32_t> exported_block_size(const std::filesystem::path& dir
   const std::int64_t size = whole ? found->get<std::int64_t>() : 0;
   if (size < 1 || size > std::numeric_limits<std::int32_t>::max()) {
     throw unusable_settings(directory / kJacobiDecodingFile,
-                            "block_size is no whole number from 1 on");
+                            "block_size must be a whole number of at least 1");
   }
   return static_cast<std::int32_t>(size);
 }

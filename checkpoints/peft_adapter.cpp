@@ -90,7 +90,7 @@ AdapterShape read_shape(const fs::path& directory) {
   }
   if (known == 0 || known != targets.size()) {
     file.refuse("target_modules",
-                fmt::format("{} is no list of projections such as \"q_proj\"", targets.dump()));
+                fmt::format("{} must be a list of projections such as \"q_proj\"", targets.dump()));
   }
   return shape;
 }

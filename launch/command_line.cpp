@@ -71,7 +71,7 @@ void run_distributed(CLI::App& sub, CommandLine& line, std::shared_ptr<Options> 
            if (!line.stop_at) {
              throw CLI::ValidationError(
                  "--stop-at",
-                 "must be a time to come, such as 2030-12-31T18:00:00Z or +3600, not " + text);
+                 "must be a future time, such as 2030-12-31T18:00:00Z or +3600, not " + text);
            }
          },
          "Stop in time, as after SIGUSR2: UTC, or +SECONDS from now (default: Slurm's end time)")
@@ -170,7 +170,7 @@ void add_device(CLI::App& sub, DeviceChoice& device) {
 
 void add_decode_weights(CLI::App& sub, WeightStorage& storage) {
   add_choice(sub, "--decode-weights", storage, kWeightStorageNames,
-             "How the matrices are held: bfloat16 where that loses nothing, float32, or rounded");
+             "Type of the matrices: bfloat16 if that loses nothing, float32, or rounded");
 }
 
 void add_set(CLI::App& sub, std::vector<std::string>& overrides) {
@@ -280,7 +280,7 @@ void add_evaluation(CLI::App& sub, EvaluateOptions& options) {
   sub.add_option("--max-new-tokens", options.max_new_tokens, "Instead of the tasks' own");
   sub.add_option("--batch-prompts", options.batch_prompts,
                  "Problems decoded at once per rank; does not change results");
-  sub.add_option("--prompt-style", options.prompt_style, "Of tasks that name none (TASK:STYLE)");
+  sub.add_option("--prompt-style", options.prompt_style, "For tasks that name none (TASK:STYLE)");
   sub.add_option("--limit", options.limit, "First so many problems only");
 }
 
@@ -297,7 +297,7 @@ void add_evaluate(CLI::App& app, CommandLine& line) {
            const std::string toml = value == "auto" ? "\"auto\"" : value;
            options->overrides.push_back("evaluate.block_size=" + toml);
          },
-         "Of the methods that draft; auto: each method's fastest on this machine")
+         "Block size of methods that draft; auto: each method's fastest on this machine")
       ->type_name("INT|auto");
   run_distributed(*sub, line, options, evaluate_command);
 }

@@ -52,8 +52,8 @@ void stop_in_time(std::optional<double> end) {
     char* rest = nullptr;
     end = std::strtod(slurm, &rest);
     if (!(*end > jforge::seconds_since_epoch() && *end < 1e11) || *rest != '\0') {
-      jforge::log_warn(
-          "SLURM_JOB_END_TIME = \"{}\" is ignored: it is not a time to come in seconds", slurm);
+      jforge::log_warn("SLURM_JOB_END_TIME = \"{}\" is ignored: it is not a future time in seconds",
+                       slurm);
       return;
     }
   }

@@ -103,8 +103,7 @@ void expect_plain_output(const std::filesystem::path& path) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
-    throw ConfigError(path.string() +
-                      " is there and no plain file, which would be replaced; name another one");
+    throw ConfigError(path.string() + " exists and is not a regular file; name another one");
   }
 }
 

@@ -144,8 +144,8 @@ void check_block(const Trajectory& trajectory, std::size_t index) {
   const auto width = static_cast<std::size_t>(trajectory.block_size);
   if (block.states.empty() || block.states.size() % width != 0) {
     throw DataError(
-        fmt::format("trajectory of prompt {}, block {}: {} state tokens are no whole number of "
-                    "blocks of {}; generate it anew",
+        fmt::format("trajectory of prompt {}, block {}: {} state tokens are not a multiple of the "
+                    "block size {}; generate it again",
                     trajectory.prompt_id, index, block.states.size(), trajectory.block_size));
   }
   if (block.selected_state >= 0 && block.states.size() != 2 * width) {

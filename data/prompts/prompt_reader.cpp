@@ -52,7 +52,7 @@ std::string field_names(simdjson::dom::element root) {
   constexpr std::size_t kMost = 8;
   simdjson::dom::object object;
   if (root.get_object().get(object) != simdjson::SUCCESS) {
-    return "no fields at all: it is no object";
+    return "no fields: it is not an object";
   }
   std::vector<std::string_view> names;
   for (const auto& field : object) {

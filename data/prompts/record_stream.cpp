@@ -91,7 +91,7 @@ class RecordStream::Source {
       try {
         end_ = file_.read(buffer_);
       } catch (const DataError& error) {
-        throw DataError(fmt::format("{} (behind line {})", error.what(), line_));
+        throw DataError(fmt::format("{} (after line {})", error.what(), line_));
       }
     }
     bytes_ += static_cast<std::int64_t>(end_);
@@ -230,8 +230,8 @@ bool RecordStream::next_element(RawRecord& record) {
     source_->take();
     if (skip_space() >= 0) {
       source_->refuse(
-          "there is text behind the end of the array: give one array, or one record a line; "
-          "records that are arrays themselves need one array around all");
+          "there is text after the end of the array: give one array, or one record a line; records "
+          "that are arrays need one array around them all");
     }
     form_ = Form::finished;
     return false;

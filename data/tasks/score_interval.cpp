@@ -32,7 +32,7 @@ double correlation(const PairedCounts& c) {
 }  // namespace
 
 ScoreInterval wilson_interval(double share, std::int64_t n) {
-  expect(n >= 1 && share >= 0 && share <= 1, "an interval of no share or of no problem");
+  expect(n >= 1 && share >= 0 && share <= 1, "wilson_interval() needs n ≥ 1 and a share in [0, 1]");
   const auto count = static_cast<double>(n);
   const double centre = share + kZ * kZ / (2 * count);
   const double half = kZ * std::sqrt(share * (1 - share) / count + square(kZ / (2 * count)));

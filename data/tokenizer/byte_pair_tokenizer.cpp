@@ -180,7 +180,7 @@ struct BytePairTokenizer::Tables {
     }
     for (const TokenId id : prefix) {
       if (ids.kind(id) == IdTable::Kind::none) {
-        throw DataError(fmt::format("{}: the post_processor adds token {}, which there is not",
+        throw DataError(fmt::format("{}: the post_processor adds token {}, which does not exist",
                                     definition.origin, id));
       }
     }

@@ -174,8 +174,7 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& model_directory,
     throw ConfigError(fmt::format(
         "{}: put a template that is understood into chat_template.jinja{}", problem,
         possible ? "; or take plain ChatML with --template chatml (template = \"chatml\" in "
-                   "[prompts], [finetune] or [pretrain]), which is another text than the model "
-                   "was tuned on"
+                   "[prompts], [finetune] or [pretrain]), on which the model was not tuned"
                  : " (plain ChatML cannot stand in for it, as this tokenizer has no tokens "
                    "<|im_start|> and <|im_end|>)"));
   };

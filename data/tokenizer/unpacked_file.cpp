@@ -255,7 +255,7 @@ void UnpackedFile::next_member() {
   in_member_ = unpacker_->begins_member(ahead(kMarkBytes));
   while (!in_member_ && !ahead(1).empty()) {
     if (packed_[at_] != 0) {
-      refuse(fmt::format("there are bytes behind the {} data that are none", unpacker_->name));
+      refuse(fmt::format("there are other bytes after the {} data", unpacker_->name));
     }
     ++at_;
   }

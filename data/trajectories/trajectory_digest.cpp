@@ -40,7 +40,7 @@ void validate_block(const Trajectory& trajectory, std::size_t index) {
   const auto width = static_cast<std::size_t>(trajectory.block_size);
   const std::size_t states = block.states.size() / width;
   if (states < 1 || block.states.size() % width != 0) {
-    refuse(trajectory, fmt::format("block {} holds {} state tokens, no whole number of states",
+    refuse(trajectory, fmt::format("block {} holds {} state tokens, not a whole number of states",
                                    index, block.states.size()));
   }
   if (block.selected_state < -1 || block.selected_state >= std::max(block.states_seen, 1)) {

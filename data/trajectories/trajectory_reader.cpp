@@ -92,7 +92,7 @@ void TrajectoryReader::read_index() {
   for (const std::vector<std::int64_t>* counts : {&forwards_, &flipped_blocks_}) {
     if (std::ranges::any_of(
             *counts, [](std::int64_t count) { return count < 0 || count > kLargestCount; })) {
-      damaged("its counts of forwards or blocks are none");
+      damaged("its forward or block count is negative or implausible");
     }
   }
   for (std::size_t r = 0; r < records; ++r) {

@@ -229,7 +229,7 @@ const TrajectoryReader& TrajectoryStore::reader(std::size_t shard) const {
   const ShardInfo& info = shards_[shard];
   TrajectoryReader reader(info.path, checked_[shard] ? SealCheck::size : SealCheck::content);
   if (reader.digests() != info.digests) {
-    throw DataError(info.path.string() + ": it is not the shard that was remembered");
+    throw DataError(info.path.string() + ": it differs from the shard in the index");
   }
   checked_[shard] = true;
   open_.emplace_front(shard, std::move(reader));

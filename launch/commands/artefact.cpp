@@ -65,7 +65,7 @@ Artefact kind_of(const fs::path& path) {
   }
   throw DataError(
       path.string() +
-      " is no prompt store, trajectory store, checkpoint, model, evaluation or run directory");
+      " is not a prompt store, trajectory store, checkpoint, model, evaluation or run directory");
 }
 
 }  // namespace jforge

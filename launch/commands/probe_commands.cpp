@@ -47,7 +47,7 @@ std::vector<TokenId> token_array(const Json& json, const std::filesystem::path& 
   for (const Json& id : json) {
     if (!id.is_number_integer() || id.get<std::int64_t>() < 0 ||
         id.get<std::int64_t>() >= vocabulary) {
-      throw DataError(fmt::format("{}: {} holds {}, which is no token id of this model (0 … {})",
+      throw DataError(fmt::format("{}: {} holds {}, which is not a token id of this model (0 … {})",
                                   path.string(), what, id.dump(), vocabulary - 1));
     }
     tokens.push_back(id.get<TokenId>());
@@ -125,7 +125,7 @@ PackedInput read_packed(const std::filesystem::path& path, std::int64_t vocabula
     try {
       input.sample.prompt_id = json_integer<PromptId>(json["prompt_id"]);
     } catch (const Json::type_error&) {
-      throw DataError(fmt::format("{}: prompt_id is {}, no whole number", path.string(),
+      throw DataError(fmt::format("{}: prompt_id is {}, which is not a whole number", path.string(),
                                   json["prompt_id"].dump()));
     }
   }

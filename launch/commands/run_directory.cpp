@@ -297,7 +297,7 @@ void RunDirectory::publish_signs(const std::function<void()>& publish) {
     publish();
   } catch (const EnvironmentError& error) {
     if (!std::exchange(signs_lost_, true)) {
-      log_warn("the run's progress is not shown in its directory: {}", error.what());
+      log_warn("cannot write the run's progress: {}", error.what());
     }
   }
 }

@@ -52,7 +52,7 @@ std::string outcome(const Tuning& tuning, const std::filesystem::path& model, bo
     text += "No candidate is faster by the clock than one token at a time.\n";
   }
   return text + (recorded ? fmt::format("Written into {}\n", (model / kJacobiDecodingFile).string())
-                          : fmt::format("Not written: {} is no export, it has no {}\n",
+                          : fmt::format("Not written: {} is not an export, because it has no {}\n",
                                         model.string(), kJacobiDecodingFile));
 }
 

@@ -61,7 +61,7 @@ class Findings {
     if (!damage_.empty()) {
       throw DataError(fmt::format("{}", fmt::join(damage_, "; ")));
     }
-    fmt::print("{}: {} records and logs hold\n", path.string(), records_);
+    fmt::print("{}: {} records and logs intact\n", path.string(), records_);
   }
 
  private:
@@ -75,7 +75,7 @@ TrajectoryStore verify_trajectories(const fs::path& path) {
   for (const fs::path& index : ShardIndex::files(path)) {
     verify_sealed_lines(index);
   }
-  fmt::print("{}: {} trajectories in {} shards hold, digest {}\n", path.string(), store.size(),
+  fmt::print("{}: {} trajectories in {} shards intact, digest {}\n", path.string(), store.size(),
              store.shards().size(), store.store_digest());
   return store;
 }
@@ -83,12 +83,12 @@ TrajectoryStore verify_trajectories(const fs::path& path) {
 void verify_prompts(const fs::path& path) {
   const PromptStore store = PromptStore::open(path);
   store.verify();
-  fmt::print("{}: {} prompts hold, digest {}\n", path.string(), store.size(), store.digest());
+  fmt::print("{}: {} prompts intact, digest {}\n", path.string(), store.size(), store.digest());
 }
 
 void verify_checkpoint(const fs::path& path) {
   const Checkpoint checkpoint = open_checkpoint(path);
-  fmt::print("{}: {} shards hold (round {}, step {})\n", path.string(),
+  fmt::print("{}: {} shards intact (round {}, step {})\n", path.string(),
              checkpoint.manifest.shards.size(), checkpoint.manifest.state.round,
              checkpoint.manifest.state.step);
 }

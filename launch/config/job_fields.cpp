@@ -95,11 +95,11 @@ void add_run(FieldList& fields, RunSettings& run) {
   fields.add("seed", run.seed, kIdentity, "Of every random choice");
   fields.last().change = kFromImport;
   fields.add("heartbeat_limit_seconds", run.heartbeat_limit_seconds, kOperational,
-             "A rank that is silent for longer ends the job (exit 70); at least 2");
+             "Ends the job (exit 70) if a rank is silent for longer; at least 2");
   fields.add("hang_limit_seconds", run.hang_limit_seconds, kOperational,
-             "So does a phase without any progress for longer; at least 10. Prompts that a rank "
-             "does not get on with for so long are given to another. MPI's own start and end have "
-             "a limit too: 600 s, or `JFORGE_MPI_LIMIT_SECONDS` in the environment");
+             "Ends the job (exit 70) if a phase makes no progress for longer; at least 10. Prompts "
+             "without progress for so long are given to another rank. MPI's start and end have "
+             "their own limit: 600 s, or `JFORGE_MPI_LIMIT_SECONDS` in the environment");
   fields.add("stop_seconds", run.stop_seconds, kOperational,
              "Time that running answers have to finish after a stop");
 }
@@ -175,8 +175,8 @@ void add_prompts(FieldList& fields, PromptImportConfig& prompts) {
   fields.add("order_by", prompts.order_by, kIdentity,
              "Path to sort by; `\"-PATH\"` from the greatest down. Records without it come last");
   fields.add_enum("sample", prompts.sample, kIdentity, kSamples,
-                  "Which are taken when there are more than `limit`: `\"first\"`, or a seeded "
-                  "choice, `\"random\"`");
+                  "Prompts taken if there are more than `limit`: the `\"first\"`, or a seeded "
+                  "`\"random\"` choice");
   fields.add("system", prompts.system, kIdentity,
              "System message. Default: the one in the model's own chat template");
   fields.add("template", prompts.chat_template, kIdentity,
@@ -207,20 +207,18 @@ void add_generate(FieldList& fields, GenerateConfig& generate) {
                   "blocks and `store_states = \"selected\"`, slower with `\"all\"`");
   fields.last().same_as_before({"sequential"});
   fields.add("max_new_tokens", generate.max_new_tokens, kIdentity,
-             "Of an answer; rounded up to whole blocks");
+             "Tokens of an answer at most, rounded up to whole blocks");
   fields.add("batch_prompts", generate.batch_prompts, kOperational,
-             "Prompts decoded at once per rank, at most (a small round is shared out evenly): "
-             "speed and memory, never results");
-  fields.add(
-      "cache_mb", generate.cache_mb, kOperational,
-      "Key/value cache of a rank, in MB: a prompt begins when all that it and its answer can need "
-      "is free there, others wait. 0: as much as `batch_prompts` of the prompts can need");
+             "Prompts decoded at once per rank, at most; changes speed and memory, never results");
+  fields.add("cache_mb", generate.cache_mb, kOperational,
+             "Key/value cache of a rank, in MB. A prompt begins when the cache has room for it and "
+             "its longest answer. 0: room for `batch_prompts` of the prompts");
   fields.add_enum("store_states", generate.store_states, kIdentity, kStoredStates,
                   "`\"selected\"`: the scheduled state and the fixed point of each block; "
                   "`\"all\"`: every state");
   fields.add("prompts_per_lease", generate.prompts_per_lease, kOperational,
-             "Prompts handed to a rank at once, at most; fewer towards the end, to slow ranks, and "
-             "where they would take longer than a minute. What is lost when a rank dies");
+             "Prompts leased to a rank at once, at most; fewer towards the end, for slow ranks, "
+             "and if they would take over a minute. A rank that dies loses the unfinished ones");
 }
 
 void add_rounds(FieldList& fields, std::vector<RoundSettings>& rounds) {
@@ -241,13 +239,13 @@ void add_rounds(FieldList& fields, std::vector<RoundSettings>& rounds) {
     fields.last().same_results.emplace_back("false");
     fields.add_enum(
         "mask", round.mask, kIdentity, kMasks,
-        "What a noisy block sees before it: `\"clean\"` clean blocks alone (CLLM), `\"noise\"` all "
-        "noisy blocks (the paper), `\"window\"` those of its window and clean ones before, "
+        "Blocks that a noisy block sees before it: `\"clean\"` clean ones (CLLM), `\"noise\"` all "
+        "noisy ones (the paper), `\"window\"` those of its window and clean ones before, "
         "`\"mixed\"` noisy ones in every other sample, clean ones in the rest");
     fields.in(section, kRun);
     fields.add("epochs", round.epochs, kIdentity,
-               "Length of the training in passes over the prompts, in whole batches alone: what is "
-               "left of the last one is neither generated nor trained …");
+               "Length of the training in passes over the prompts; an incomplete last batch is "
+               "neither generated nor trained …");
     fields.add("steps", round.steps, kIdentity,
                "… or in optimizer steps. One of the two is required");
     fields.add("learning_rate", round.learning_rate, kIdentity,
@@ -294,18 +292,19 @@ void add_losses(FieldList& fields, TrainConfig& train) {
   fields.in("train", kRun, kOfLoss);
   fields.add("consistency_weight", train.consistency_weight, kIdentity,
              "Weight of the consistency loss; 0 is plain fine-tuning on the model's own answers");
-  fields.add_enum("kept", train.kept, kIdentity, kKept,
-                  "Offsets with a consistency target: from the first wrong token on, or `\"all\"`");
+  fields.add_enum(
+      "kept", train.kept, kIdentity, kKept,
+      "Offsets with a consistency target: those from the first wrong token on, or `\"all\"`");
   fields.add("consistency_decay", train.consistency_decay, kIdentity,
-             "Weight of such an offset over that of the one before it in its block, above 0 and at "
-             "most 1. Below 1 the first tokens behind what is right count most, without which "
-             "decoding accepts none of the others");
+             "Factor γ between the weights of neighbouring offsets of a block, above 0 and at most "
+             "1. Below 1 the first tokens after the right ones count most, because decoding "
+             "accepts no others without them");
   fields.last().same_as_before(1.0);
-  fields.add_enum("teacher", train.teacher, kIdentity, kTeachers,
-                  "Whose predictions at the clean tokens the consistency loss aims at: "
-                  "`\"detached\"` the model's own as it is now, or `\"frozen\"` those of the model "
-                  "that the round began with and that made its trajectories (one more copy of the "
-                  "weights, and a forward pass over prompt and clean tokens)");
+  fields.add_enum(
+      "teacher", train.teacher, kIdentity, kTeachers,
+      "Model whose predictions at the clean tokens are the consistency targets: `\"detached\"` the "
+      "present one, `\"frozen\"` the one that the round began with (one more copy of the weights, "
+      "and a forward pass over prompt and clean tokens)");
   fields.add_enum(
       "ar_loss", train.ar_loss, kIdentity, kArLosses,
       "The autoregressive loss: `\"cross_entropy\"` of the answer's tokens, or `\"distillation\"`, "
@@ -325,16 +324,15 @@ void add_spike_guard(FieldList& fields, TrainConfig& train) {
 // Checks of a few answers in the middle of training.
 void add_checks(FieldList& fields, TrainConfig& train) {
   fields.in("train", kRun);
-  fields.add(
-      "collapse_check_every", train.collapse.check_every, kOperational,
-      "Steps between checks of eight greedy answers for repetition, each of up to 128 tokens: "
-      "metrics lines then have `repetition` (seq-rep-4: share of repeated 4-grams) and `distinct` "
-      "(distinct-1: share of distinct tokens), means over answers; 0 = never");
+  fields.add("collapse_check_every", train.collapse.check_every, kOperational,
+             "Steps between checks of eight greedy answers of up to 128 tokens for repetition. "
+             "Metrics lines then have `repetition` (seq-rep-4: share of repeated 4-grams) and "
+             "`distinct` (distinct-1: share of distinct tokens), means over answers; 0 = never");
   fields.add("collapse_threshold", train.collapse.threshold, kOperational,
              "Mean seq-rep-4 above which the model counts as collapsed");
   fields.add_enum("collapse_action", train.collapse.action, kOperational, kCollapseActions,
-                  "What follows then: `\"warn\"` a line in the log, `\"stop\"` the end of the run "
-                  "(exit 5), that step not saved");
+                  "If it has collapsed: `\"warn\"` writes a line in the log, `\"stop\"` ends the "
+                  "run (exit 5) without saving that step");
   fields.add("early_stop_every", train.early_stop.every, kIdentity,
              "Steps between checks on held-out problems (`held_out_tpf`, `held_out_accuracy` in "
              "metrics lines); a round ends early, with its last checkpoint, when neither gains a "
@@ -342,14 +340,15 @@ void add_checks(FieldList& fields, TrainConfig& train) {
              "the round's block size; tasks whose grading runs programs have no accuracy. Answers "
              "are as long as the task's own limit and `evaluate.max_new_tokens` allow");
   fields.add("early_stop_task", train.early_stop.task, kIdentity,
-             "The problems' benchmark, as in `evaluate.tasks`");
-  fields.add("early_stop_data", train.early_stop.data, kOperational,
-             "Its held-out file, or the directory of benchmarks; not what the evaluation is to "
-             "measure. Default: `evaluate.data`, unless `evaluate.tasks` name the task");
+             "Benchmark of these held-out problems, as in `evaluate.tasks`");
+  fields.add(
+      "early_stop_data", train.early_stop.data, kOperational,
+      "File of held-out problems, or directory of benchmarks; never the problems that the "
+      "evaluation measures. Default: `evaluate.data`, unless `evaluate.tasks` name the task");
   fields.add("early_stop_problems", train.early_stop.problems, kIdentity,
              "The first so many problems");
   fields.add("early_stop_patience", train.early_stop.patience, kIdentity,
-             "Checks in a row without a gain that end the round");
+             "Ends the round after so many checks in a row without a gain");
 }
 
 // How memory and work are spread over ranks.
@@ -358,22 +357,21 @@ void add_sharding(FieldList& fields, TrainConfig& train) {
              "Recompute activations in the backward pass: less memory, more time");
   fields.add("allow_idle_ranks", train.allow_idle_ranks, kOperational,
              "Accept fewer samples in a batch than ranks (otherwise exit 2)");
-  fields.add(
-      "zero_stage", train.optimizer.zero_stage, kOperational,
-      "What is spread over ranks: 1 optimizer state, 2 gradients too, 3 weights too; 0 nothing");
+  fields.add("zero_stage", train.optimizer.zero_stage, kOperational,
+             "ZeRO stage, which shards over ranks: 0 nothing, 1 optimizer state, 2 gradients too, "
+             "3 weights too");
   fields.add("shard_ranks", train.shard_ranks, kOperational,
-             "Ranks, one after the other, that share a copy of what `zero_stage` spreads, such as "
-             "those of a node: only gradients then travel between copies; 0 = all ranks");
+             "Number of consecutive ranks, such as a node's, over which `zero_stage` shards: only "
+             "gradients then travel between these groups; 0 = all ranks");
   fields.add(
       "optimizer_offload", train.optimizer.offload, kOperational,
       "On a device: keeps masters, moments and gradients' sums in host memory, where the optimizer "
       "and collectives (by MPI) then run; the device has copies of weights and gradients");
-  fields.add_enum(
-      "collectives", train.collectives, kOperational, kCollectives,
-      "What gradients and weights on devices travel by: `\"nccl\"`, `\"mpi\"` (through host "
-      "memory), or `\"auto\"`: NCCL, and MPI if ranks share a device (if each has its own and NCCL "
-      "cannot be used, the run ends with exit 4). With `optimizer_offload` they lie in host memory "
-      "and go by MPI, and `\"nccl\"` is refused");
+  fields.add_enum("collectives", train.collectives, kOperational, kCollectives,
+                  "Library that sends gradients and weights on devices: `\"nccl\"`, `\"mpi\"` "
+                  "(through host memory), or `\"auto\"`: NCCL, or MPI if ranks share a device (if "
+                  "each has its own and NCCL cannot be used, the run ends with exit 4). With "
+                  "`optimizer_offload` it is MPI, and `\"nccl\"` is refused");
   fields.add("check_state_every", train.optimizer.guard.check_state_every, kOperational,
              "Steps between checks of each rank's own weights and moments for silent changes since "
              "the step before; 0 = never. Default: 1, or 50 where they lie on a device");
@@ -393,17 +391,16 @@ void add_train(FieldList& fields, TrainConfig& train) {
 void add_filter(FieldList& fields, SampleFilterConfig& filter) {
   fields.in("train", kRun, {.fixed_from = FixedFrom::round});
   fields.add("filter_repetition", filter.max_repetition, kIdentity,
-             "Answers whose seq-rep-4 (share of repeated 4-grams) is greater are not trained on, "
-             "for example 0.3; 1: no limit. Trajectories stay in the store, and `filter_*` keys "
-             "may change without generating anew; steps stay as they are, so what is kept is seen "
+             "Leaves answers out of training whose seq-rep-4 (share of repeated 4-grams) is "
+             "greater, for example 0.3; 1: no limit. Trajectories stay in the store, so `filter_*` "
+             "keys may change without a new generation; the steps stay, so kept answers are seen "
              "more often. Counts are in `round-R/cleaning.json` and in the report");
   fields.add("filter_eos", filter.require_eos, kIdentity,
-             "If true, nor those that ended by `generate.max_new_tokens` alone");
-  fields.add(
-      "filter_task", filter.task, kIdentity,
-      "Nor those that this task's check (`\"gsm8k\"`, `\"math\"`, `\"ledger\"`) does not "
-      "find right by the prompt's reference answer (`prompts.answer_field`), or whose prompt "
-      "has none. Default: no check");
+             "If true, leaves out answers that `generate.max_new_tokens` cut");
+  fields.add("filter_task", filter.task, kIdentity,
+             "Leaves out answers that this task's check (`\"gsm8k\"`, `\"math\"`, `\"ledger\"`) "
+             "does not find right by the prompt's reference answer (`prompts.answer_field`), or "
+             "whose prompt has none. Default: no check");
 }
 
 void add_checkpoint(FieldList& fields, CheckpointConfig& checkpoint) {
@@ -446,7 +443,7 @@ void add_evaluate(FieldList& fields, EvaluateConfig& evaluate) {
              "Directory that holds the [benchmarks'](../../docs/evaluation.md#benchmarks) folders; "
              "with one task also its file itself");
   fields.add("prompt_style", evaluate.prompt_style, kOperational,
-             "Of tasks that name none; empty: the task's default, see "
+             "Prompt style of tasks that name none. Default: the task's own, see "
              "[Benchmarks](../../docs/evaluation.md#benchmarks)");
   for (auto& [key, value] : evaluate.decoding) {
     if (key == "block_size") {
@@ -458,21 +455,21 @@ void add_evaluate(FieldList& fields, EvaluateConfig& evaluate) {
   fields.add("samples_per_problem", evaluate.samples_per_problem, kOperational,
              "Answers sampled for each problem, each counted; above 1 with `temperature` above 0");
   fields.add("max_new_tokens", evaluate.max_new_tokens, kOperational,
-             "Default: the task's own (gsm8k 512)");
-  fields.add("limit", evaluate.limit, kOperational, "The first so many problems only");
+             "Tokens of an answer at most. Default: the task's own (gsm8k 512)");
+  fields.add("limit", evaluate.limit, kOperational, "Evaluates this many problems only, the first");
   fields.add("batch_prompts", evaluate.batch_prompts, kOperational,
              "Problems decoded at once per rank; does not change results");
   fields.add("speed_problems", evaluate.speed_problems, kOperational,
-             "Problems of each task that a repeat at batch 1 measures speeds on, apart from "
-             "accuracy; at `batch_prompts` as many as fill the batch. 0: speeds are not measured");
+             "Problems of each task in one repeat of the speed measurement at batch 1; at "
+             "`batch_prompts`, as many as fill the batch. 0: speeds are not measured");
   fields.add("speed_repeats", evaluate.speed_repeats, kOperational,
-             "Repeats of that measurement, AR and every method in turn, each on the next problems; "
-             "at least 2");
+             "Repeats of the speed measurement, AR and every method in turn, each on the next "
+             "problems; at least 2");
 }
 
 void add_sweep(FieldList& fields, SweepConfig& sweep) {
   fields.in("sweep", kRun);
-  fields.add("method", sweep.method, kOperational, "The decoder whose settings vary");
+  fields.add("method", sweep.method, kOperational, "Decoding method whose settings vary");
   for (auto& [key, axis] : sweep.axes) {
     const bool whole = std::holds_alternative<std::int64_t>(decoding_key(key).fallback);
     fields.add(key.c_str(), axis, kOperational,
@@ -532,8 +529,8 @@ void add_drafter(FieldList& fields, TrainConfig& train) {
       [&targets] { return write_projections(targets); });
   fields.last().same_results.push_back(write_projections(AdapterShape{}.targets));
   fields.add("drafter_proposals", train.own_proposals, kIdentity,
-             "Share of samples whose noise is what the drafter has just proposed itself, as in "
-             "decoding; each costs a forward");
+             "Share of samples whose noise the drafter has just proposed itself, as in decoding; "
+             "each costs a forward");
   fields.last().same_as_before(TrainConfig{}.own_proposals);
 }
 

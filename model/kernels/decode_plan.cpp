@@ -77,7 +77,7 @@ void DecodePlan::check_places() {
 void DecodePlan::expect_seen(const CacheRow& last) {
   const auto expect_pages = [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; row += kCachePageRows - row % kCachePageRows) {
-      expect(hold(last.slot, row), "a row sees a page that its slot has not");
+      expect(hold(last.slot, row), "a row sees a page that its slot lacks");
     }
   };
   expect_pages(0, last.fork);

@@ -416,7 +416,7 @@ void InferenceTransformer::State::allocate_cache() {
       }
       if (shortage.empty()) {
         shortage = fmt::format(
-            "{:.1f} MB of the device are free behind a key/value cache of {} "
+            "{:.1f} MB of the device are free beside a key/value cache of {} "
             "pages, too little for what computes with it",
             static_cast<double>(*behind) / 1e6, count);
       }

@@ -57,7 +57,7 @@ Side read_side(const ComparedRun& run) {
   if (side.directory.empty()) {
     if (!std::filesystem::exists(run.directory / "run.json")) {
       throw DataError(run.directory.string() +
-                      " is no run and no evaluation: it has neither run.json nor summary.json");
+                      " is neither run nor evaluation: it has no run.json and no summary.json");
     }
     return side;
   }

@@ -233,7 +233,7 @@ class Artefacts(EndToEndTest):
                 path.write_text("# notes\n", encoding="utf-8")
             for command in ("verify", "inspect"):
                 result = self.jforge(command, path, expect=3)
-                self.assertIn("is no prompt store", result.err)
+                self.assertIn("is not a prompt store", result.err)
                 self.assertNotIn("delete", result.err)
 
     def test_a_damaged_newest_checkpoint_is_skipped(self):

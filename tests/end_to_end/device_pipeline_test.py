@@ -54,7 +54,7 @@ class DevicePipeline(KilledRun):
 
     def expect_finished(self, run):
         self.assertEqual("finished", self.status(run))
-        self.assertIn("hold", self.jforge("verify", run).out)
+        self.assertIn("intact", self.jforge("verify", run).out)
         summary = json.loads((run / "evaluation" / "summary.json").read_text(encoding="utf-8"))
         for model in ("base", "final"):
             for method in ("ar", "jacobi"):

@@ -88,8 +88,8 @@ class IoFault(PreloadedTest):
                 failed = set(re.findall(r"^io fault: \S+ number \d+ on (.*) fails now$", result.err, re.MULTILINE))
                 if result.code == 0 and failed != {f"{run}/lock"}:
                     allowed = (
-                        "old checkpoints stay|the run's progress is not shown in its directory"
-                        "|the measured peak is not kept"
+                        "old checkpoints stay|cannot write the run's progress"
+                        "|cannot save the measured peak"
                     )
                     self.assertRegex(result.err, f"warning .*({allowed}): .*{re.escape(str(run))}.*{reason}")
                 elif result.code != 0:

@@ -78,7 +78,7 @@ class Report(EndToEndTest):
         for path in (self.model, self.root / "absent"):
             result = self.jforge("inspect", self.uninterrupted(), path, expect=3)
             self.assertEqual(1, len(result.lines()), str(result))
-            self.assertIn(f"{path} is no run and no evaluation", result.lines()[0])
+            self.assertIn(f"{path} is neither run nor evaluation", result.lines()[0])
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ class RunPipeline(EndToEndTest):
                 run = self.uninterrupted(ranks)
                 self.assertEqual("finished", self.status(run))
                 self.assertTrue((run / "report.md").stat().st_size > 0)
-                self.assertIn("hold", self.jforge("verify", run).out)
+                self.assertIn("intact", self.jforge("verify", run).out)
                 summary = json.loads((run / "evaluation" / "summary.json").read_text(encoding="utf-8"))
                 for model in ("base", "final"):
                     for method in ("ar", "jacobi"):

@@ -115,7 +115,7 @@ class StopByTheClock(SignalTest):
             environment = {**os.environ, "SLURM_JOB_END_TIME": str(int(time.time()) + end)}
             slow = (*self.delayed("generate", 24), "--set", "generate.batch_prompts=1") if end > 0 else ()
             result = self.jforge("run", config, *slow, env=environment, expect=code)
-            self.assertIn("stops by itself at 20" if end > 0 else "is ignored: it is not a time to come", result.err)
+            self.assertIn("stops by itself at 20" if end > 0 else "is ignored: it is not a future time", result.err)
             if end > 0:
                 self.assertLess(result.seconds, end)
                 self.assertIn(self.expect_finished_are_kept(run), range(1, 24))
@@ -129,7 +129,7 @@ class StopByTheClock(SignalTest):
         self.assertLess(result.seconds, 34.5, "half a minute is left")
         self.assertEqual((1, len(self.losses(run))), self.checkpoint_steps(run)[-1])
         for wrong in ("+0", "12:00", "2020-01-01T00:00:00Z", "2040-02-30T00:00:00Z"):
-            self.assertIn("--stop-at: must be a time to come", "".join(self.jforge("run", config, "--stop-at", wrong,
+            self.assertIn("--stop-at: must be a future time", "".join(self.jforge("run", config, "--stop-at", wrong,
                                                                                     expect=2).lines()))
 
 

@@ -68,7 +68,7 @@ Claim read_claim(const std::filesystem::path& path, const std::string& weights_o
     const Json found = try_bounded_json<Json>(text);
     if (!found.is_object() || !found.contains("weights") || !found["weights"].is_string() ||
         !found.contains("source")) {
-      throw DataError(path.string() + " does not say which model's results lie there");
+      throw DataError(path.string() + " does not say which model its results are of");
     }
     return {found["weights"].get<std::string>(), found["source"].dump(),
             examine_seal(text) == TextSeal::holds};

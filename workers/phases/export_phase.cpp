@@ -39,7 +39,7 @@ void verify_export_record(const RunLayout& layout) {
     throw DataError(checksums.string() + " is gone");
   }
   if (!found.is_object() || found.value(kChecksumsHash, Json()) != hash_hex(hash_file(checksums))) {
-    throw DataError(fmt::format("{} is damaged: it is not the file that {} tells of",
+    throw DataError(fmt::format("{} is damaged: it is not the file that {} lists",
                                 checksums.string(), record.filename().string()));
   }
 }

@@ -149,7 +149,7 @@ OpenPrompts GeneratePhase::open_prompts(std::int32_t round) const {
 
 void set_aside(const OpenPrompts& open) {
   for (const std::string& damage : open.index_damage) {
-    log_warn("{}; the shards that it told of are read again", damage);
+    log_warn("{}; the shards that it listed are read again", damage);
   }
   if (!open.index_damage.empty()) {
     ShardIndex::forget(open.directory);
@@ -161,7 +161,7 @@ void set_aside(const OpenPrompts& open) {
     }
   }
   for (const DamagedShard& shard : open.damaged) {
-    log_warn("{} does not hold and is set aside, its prompts are generated again: {}",
+    log_warn("{} is damaged and is set aside; its prompts are generated again: {}",
              shard.path.string(), shard.reason);
     std::filesystem::rename(shard.path, shard.path.string() + ".damaged");
   }

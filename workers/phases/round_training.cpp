@@ -61,7 +61,7 @@ void RoundTraining::expect_steps_left() const {
   together(services_.comm, [&] {
     if (mid_round_ && weights_.resume_point()->manifest.state.step >= steps_) {
       throw ConfigError(
-          fmt::format("round {} is to end after step {}, and {} is that far or farther; raise "
+          fmt::format("round {} is to end after step {}, but {} has reached it; raise "
                       "rounds.{}.steps (or epochs), or --resume from an earlier checkpoint",
                       round_, steps_, weights_.resume_point()->directory.string(), round_));
     }

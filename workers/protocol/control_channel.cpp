@@ -151,8 +151,7 @@ void ControlChannel::run() {
       }
     }
     // During training the worker asks for nothing, so this thread must end the job itself.
-    lose(fmt::format("nothing is sent to the coordinator or heard of it any more: {}",
-                     error.what()));
+    lose(fmt::format("lost contact with the coordinator: {}", error.what()));
   }
 }
 

@@ -81,7 +81,7 @@ void write_rank_peaks(const fs::path& file, const RankPeaks& added) {
     const nlohmann::ordered_json json = {{"version", kVersion}, {"flops_per_rank", peaks}};
     publish_file(file, seal_json(json.dump(2) + "\n"));
   } catch (const EnvironmentError& error) {
-    log_warn("the measured peak is not kept: {}", error.what());
+    log_warn("cannot save the measured peak: {}", error.what());
   }
 }
 
@@ -121,7 +121,7 @@ RankPeaks read_rank_peaks(const fs::path& file) {
       peaks[kind] = value;
     }
   } catch (const std::exception& error) {
-    log_warn("{}; the machine's peak is measured anew", error.what());
+    log_warn("{}; the machine's peak is measured again", error.what());
     peaks.clear();
   }
   return peaks;

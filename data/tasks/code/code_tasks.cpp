@@ -217,7 +217,7 @@ std::vector<std::string> text_list(const TaskRecord& record, const std::string& 
     }
   }
   if (!list || list->kind != JsonNode::Kind::array || texts.size() != list->items.size()) {
-    throw DataError(fmt::format("{}: its field '{}' is no list of texts", record.id, field));
+    throw DataError(fmt::format("{}: its field '{}' must be a list of strings", record.id, field));
   }
   return texts;
 }

@@ -124,7 +124,7 @@ std::vector<TaskRecord> training_beside(const std::filesystem::path& data) {
 }
 
 std::string without_gold(const TaskRecord& record) {
-  return fmt::format("{}: its answer has no number behind '####'", record.id);
+  return fmt::format("{}: its answer has no number after '####'", record.id);
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ TEST_F(CheckpointCorruption, AFolderOfCheckpointsNamesTheNewest) {
   const auto newest = simulate_checkpoint(folder, 2, 3, 1, 5);
   for (const auto& named : {run.path(), folder}) {
     const std::string message = test::message_of<DataError>([&] { return open_checkpoint(named); });
-    EXPECT_THAT(message, testing::StartsWith(named.string() + " is no checkpoint itself"));
+    EXPECT_THAT(message, testing::StartsWith(named.string() + " is not a checkpoint"));
     EXPECT_THAT(message, testing::EndsWith("such as " + newest.string()));
   }
 }

@@ -483,7 +483,7 @@ TEST_F(HfModelTest, ExportLeavesWhatAnotherJobWritesToTheSamePlaceAndSweepsWhatA
 TEST_F(HfModelTest, AFileNameThatIsNoUtf8IsRefusedBeforeAllWork) {
   write(source_ / "note-\xe9.txt", "text");
   EXPECT_THAT(test::message_of<DataError>([&] { expect_exportable(source_, root_ / "output"); }),
-              AllOf(HasSubstr("no valid UTF-8"), HasSubstr("note-")));
+              AllOf(HasSubstr("not valid UTF-8"), HasSubstr("note-")));
 }
 
 TEST_F(HfModelTest, WhatAnExportWouldRefuseOrTakeAwayIsSaidBeforeIt) {

@@ -237,7 +237,7 @@ TEST_F(RunComparison, WhatIsNoRunIsRefused) {
   write_one_method(a.path(), "final", {1});
   for (const auto& path : {b.path(), b / "absent"}) {
     EXPECT_THAT(test::message_of<DataError>([&] { return compare_runs({a.path()}, {path}); }),
-                AllOf(HasSubstr(path.string()), HasSubstr("is no run")));
+                AllOf(HasSubstr(path.string()), HasSubstr("is neither run")));
   }
 }
 

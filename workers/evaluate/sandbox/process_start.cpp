@@ -218,7 +218,7 @@ pid_t start_process(const StartPlan& plan) {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (outer < 0) {
     throw EnvironmentError(
-        fmt::format("code sandbox: no process could be started: {}", std::strerror(error)));
+        fmt::format("code sandbox: cannot start a process: {}", std::strerror(error)));
   }
   if (plan.namespaces != nullptr || start.failed.what != nullptr) {
     reap(outer);

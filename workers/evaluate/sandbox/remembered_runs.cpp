@@ -74,9 +74,9 @@ void keep_run(const fs::path& file, const std::string& hash, const KeptRun& run)
     fs::create_directories(file.parent_path(), failed);
     publish_file(file, seal_json(json.dump() + "\n"));
   } catch (const EnvironmentError& error) {
-    log_warn("a canonical solution's results are not kept: {}", error.what());
+    log_warn("cannot save a canonical solution's results: {}", error.what());
   } catch (const nlohmann::json::exception& error) {
-    log_warn("a canonical solution's results are not kept: {}", error.what());
+    log_warn("cannot save a canonical solution's results: {}", error.what());
   }
 }
 

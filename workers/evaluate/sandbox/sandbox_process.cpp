@@ -55,7 +55,7 @@ void make_non_blocking(const OwnedDescriptor& descriptor) {
 std::array<int, 2> draw_descriptors() {
   std::array<std::uint16_t, 2> random{};
   if (getrandom(random.data(), sizeof(random), 0) != sizeof(random)) {
-    throw EnvironmentError("code sandbox: the system gives no random numbers");
+    throw EnvironmentError("code sandbox: cannot read random numbers from the system");
   }
   constexpr int kChoices = kInfoDescriptor - kFirstHarnessDescriptor;
   const int first = random[0] % kChoices;
@@ -250,7 +250,7 @@ void SandboxProcess::find_init(OwnedDescriptor info, OwnedDescriptor block) {
   handle_ = OwnedDescriptor(static_cast<int>(syscall(SYS_pidfd_open, init_, 0)));
   if (handle_.get() < 0) {
     throw EnvironmentError(
-        fmt::format("code sandbox: no handle of the process: {}", std::strerror(errno)));
+        fmt::format("code sandbox: cannot get a handle of the process: {}", std::strerror(errno)));
   }
   block.reset();
 }

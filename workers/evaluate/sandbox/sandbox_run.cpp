@@ -31,7 +31,7 @@ constexpr std::chrono::seconds kEndPatience{5};
 std::string draw_secret() {
   std::string secret(kSecretBytes, '\0');
   if (getrandom(secret.data(), secret.size(), 0) != static_cast<ssize_t>(secret.size())) {
-    throw EnvironmentError("code sandbox: the system gives no random numbers");
+    throw EnvironmentError("code sandbox: cannot read random numbers from the system");
   }
   return secret;
 }

@@ -100,7 +100,7 @@ TEST_F(RecordStreamTest, BrokenArraysAreRefusedWithFileAndLine) {
   EXPECT_THAT(failure("["), HasSubstr("cut short"));
   EXPECT_THAT(failure("[1,]"), HasSubstr("missing between the commas"));
   EXPECT_THAT(failure("[1 2]"), HasSubstr("comma or ]"));
-  EXPECT_THAT(failure("[1]\n[2]"), HasSubstr("behind the end"));
+  EXPECT_THAT(failure("[1]\n[2]"), HasSubstr("after the end"));
   EXPECT_THAT(failure("[}]"), HasSubstr("do not match"));
   EXPECT_THAT(failure("\xEF\xBBx"), HasSubstr("byte order mark"));
 }
@@ -130,7 +130,7 @@ TEST_F(RecordStreamTest, WhatStandsBehindAGzipMemberIsNotLost) {
   EXPECT_EQ(all(), both);
   std::string flipped = second;
   flipped[0] = static_cast<char>(flipped[0] ^ 0x01);
-  const auto refused = testing::AllOf(HasSubstr(path_.string()), HasSubstr("behind the gzip data"));
+  const auto refused = testing::AllOf(HasSubstr(path_.string()), HasSubstr("after the gzip data"));
   EXPECT_THAT(failure(first + flipped), refused);
   EXPECT_THAT(failure(first + "2\n"), refused);
   EXPECT_THAT(failure(first + second.substr(0, 1)), refused);
@@ -199,11 +199,11 @@ TEST_F(RecordStreamTest, Bzip2AndZstandardAreUnpackedAndTheirDamageIsFound) {
       EXPECT_THAT(failure(small.substr(0, size)), HasSubstr("cut short")) << size;
     }
     EXPECT_THAT(failure(whole.substr(0, whole.size() / 2)),
-                AllOf(HasSubstr(path_.string()), HasSubstr("cut short"), HasSubstr("behind line")));
+                AllOf(HasSubstr(path_.string()), HasSubstr("cut short"), HasSubstr("after line")));
     std::string flipped = whole;
     flipped[whole.size() / 2] = static_cast<char>(flipped[whole.size() / 2] ^ 0x55);
     EXPECT_THAT(failure(flipped), AllOf(HasSubstr(path_.string()), HasSubstr("is damaged")));
-    EXPECT_THAT(failure(small + "2\n"), HasSubstr(std::string("behind the ") + name));
+    EXPECT_THAT(failure(small + "2\n"), HasSubstr(std::string("after the ") + name));
   }
 }
 

@@ -197,7 +197,7 @@ class FakeDecodeModel final : public DecodeModel {
     expect(slot >= 0 && slot < options_.num_slots && row >= 0 && row < rows,
            "row outside the cache");
     const std::int64_t place = pages_.table().place(slot, paged(row));
-    expect(place >= 0, "a row sees a page that its slot has not");
+    expect(place >= 0, "a row sees a page that its slot lacks");
     return cells_[static_cast<std::size_t>(place)];
   }
   Cell& cell_to_write(std::int32_t slot, std::int64_t row) {
