@@ -6,7 +6,10 @@
 #include <utility>
 
 #include "runtime/error.h"
+#include "runtime/fault_injection.h"
+#include "runtime/log.h"
 #include "runtime/phase_clock.h"
+#include "runtime/stop_signal.h"
 
 namespace jforge {
 
@@ -16,8 +19,12 @@ constexpr auto kFirstRetry = std::chrono::milliseconds(50);
 constexpr auto kLongestRetry = std::chrono::milliseconds(1000);
 }  // namespace
 
-LeasedGeneration::LeasedGeneration(TrajectoryGenerator& generator, LeaseHooks hooks)
-    : generator_(generator), hooks_(std::move(hooks)), retry_(kFirstRetry) {}
+LeasedGeneration::LeasedGeneration(TrajectoryGenerator& generator, LeaseHooks hooks,
+                                   double stop_seconds)
+    : generator_(generator),
+      hooks_(std::move(hooks)),
+      stop_seconds_(stop_seconds),
+      retry_(kFirstRetry) {}
 
 bool LeasedGeneration::run() {
   generator_.clear();
@@ -138,7 +145,7 @@ void LeasedGeneration::collect(Trajectory trajectory) {
   const auto place = open_.find(lease_of_.at(trajectory.prompt_id));
   OpenLease& open = place->second;
   open.done.push_back(std::move(trajectory));
-  hooks_.on_prompt();
+  fault_point("generate");
   if (--open.to_finish == 0) {
     commit_finished(open);
     open_.erase(place);
@@ -182,8 +189,9 @@ void LeasedGeneration::stop() {
   }
   waiting_.clear();
   commit_all_finished();
-  const auto end =
-      std::chrono::steady_clock::now() + std::chrono::duration<double>(hooks_.stop_seconds());
+  const double seconds = std::max(0.0, std::min(stop_seconds_, seconds_to_stop()));
+  log_info("stopping: {} running answers have {:.0f} s to finish", generator_.running(), seconds);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   while (!drained_ && generator_.running() > 0 && std::chrono::steady_clock::now() < end) {
     step();
   }

@@ -32,14 +32,11 @@ struct LeaseHooks {
   /// Called before an idle rank waits for a lease. Must finish earlier commits, because other ranks
   /// may wait for them.
   std::function<void()> before_idle;
-  std::function<void()> on_prompt;
   std::function<void()> on_forward;
   /// Polled per batched forward and while an empty batch waits; true stops the run.
   std::function<bool()> stop_requested;
   /// Polled per batched forward; true commits what is finished of open leases.
   std::function<bool()> commit_due;
-  /// Returns how long running answers may go on after a stop.
-  std::function<double()> stop_seconds;
 };
 
 /// Requests the next lease when the last prompt of the current one starts. Takes the reply when a
@@ -52,11 +49,12 @@ struct LeaseHooks {
 ///
 /// On a stop of this rank or of the coordinator no prompt is started. This rank first lets the
 /// coordinator know, which answers `stop` to all from then on. Then it commits the finished prompts
-/// of its open leases, decodes the running ones for up to `stop_seconds`, and commits those.
+/// of its open leases, decodes the running ones for up to `stop_seconds`, or until the job's end
+/// (seconds_to_stop()), and commits those. Fault place: generate, after each finished prompt.
 class LeasedGeneration {
  public:
   /// `generator` must outlive this object; all hooks must be set.
-  LeasedGeneration(TrajectoryGenerator& generator, LeaseHooks hooks);
+  LeasedGeneration(TrajectoryGenerator& generator, LeaseHooks hooks, double stop_seconds);
 
   /// Returns true when all ranks together have committed every prompt of the round; false after a
   /// stop. Leaves no request open.
@@ -83,6 +81,7 @@ class LeasedGeneration {
 
   TrajectoryGenerator& generator_;
   LeaseHooks hooks_;
+  double stop_seconds_;
   std::map<LeaseId, OpenLease> open_;
   std::unordered_map<PromptId, LeaseId> lease_of_;
   std::deque<PromptId> waiting_;

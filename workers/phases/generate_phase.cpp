@@ -309,10 +309,6 @@ bool GeneratePhase::generate_with(TrajectoryGenerator& generator, std::int32_t r
     show_progress();
   };
   hooks.before_idle = [&] { writer.finish(); };
-  hooks.on_prompt = [&] {
-    show_progress();
-    fault_point("generate");
-  };
   hooks.on_forward = show_progress;  // A long answer counts as progress before it ends.
   hooks.stop_requested = [&] {
     writer.rethrow_failure();
@@ -326,12 +322,8 @@ bool GeneratePhase::generate_with(TrajectoryGenerator& generator, std::int32_t r
     last = due ? now : last;
     return due;
   };
-  hooks.stop_seconds = [&] {
-    const double seconds = std::max(0.0, std::min(config_.run.stop_seconds, seconds_to_stop()));
-    log_info("stopping: {} running answers have {:.0f} s to finish", generator.running(), seconds);
-    return seconds;
-  };
-  const bool drained = LeasedGeneration(generator, std::move(hooks)).run();
+  const bool drained =
+      LeasedGeneration(generator, std::move(hooks), config_.run.stop_seconds).run();
   writer.finish();
   if (!drained) {
     request_stop();

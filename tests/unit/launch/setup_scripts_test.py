@@ -168,7 +168,8 @@ class SetupScripts(unittest.TestCase):
         self.machine()
         self.fake("mpirun", "[ \"$1\" != --version ] || exec echo \"$VERSION\"\n"
                             f"trap 'echo asked to stop; {mpirun}' {stop}\ntrap 'echo ended; {ends}' {end}\n"
-                            f"trap 'echo interrupted; exit 1' {other}\necho up\nwhile :; do read -t 0.05 </dev/zero; done")
+                            f"trap 'echo interrupted; exit 1' {other}\necho up\n"
+                            "while [ $SECONDS -lt 60 ]; do read -t 0.05 </dev/zero; done")
         (self.root / "sleep").unlink(missing_ok=True)
         pid, terminal = pty.fork()
         if pid == 0:

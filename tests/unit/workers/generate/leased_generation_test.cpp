@@ -57,11 +57,9 @@ class FakeCoordinator {
       EXPECT_EQ(asked, made) << "lease " << lease.id;
     };
     hooks.before_idle = [this] { log.push_back("idle"); };
-    hooks.on_prompt = [this] { finished += 1; };
     hooks.on_forward = [this] { forwards += 1; };
     hooks.stop_requested = [this] { return stop_requested ? stop_requested() : false; };
     hooks.commit_due = [this] { return commit_every > 0 && forwards % commit_every == 0; };
-    hooks.stop_seconds = [this] { return stop_seconds; };
     return hooks;
   }
 
@@ -95,7 +93,6 @@ class FakeCoordinator {
   std::vector<std::string> log;
   std::map<LeaseId, std::int32_t> committed;
   std::vector<std::int64_t> calls_while_asking;  ///< forwards between each request and its answer
-  std::int64_t finished = 0;
   std::int64_t forwards = 0;
   int stops_told = 0;
   int waits = 0;
@@ -138,7 +135,9 @@ struct Bench {
                     return chosen;
                   }()),
         coordinator(given, model) {}
-  bool run() { return LeasedGeneration(generator, coordinator.hooks()).run(); }
+  bool run() {
+    return LeasedGeneration(generator, coordinator.hooks(), coordinator.stop_seconds).run();
+  }
 
   std::vector<GeneratePrompt> given;
   FakeDecodeModel model;
@@ -149,7 +148,7 @@ struct Bench {
 void expect_finished_are_committed(const Bench& bench, std::span<const Trajectory> expected) {
   EXPECT_FALSE(bench.coordinator.asked()) << "no request stays open";
   const auto made = bench.coordinator.trajectories();
-  EXPECT_EQ(std::ssize(made), bench.coordinator.finished) << "every finished prompt, once";
+  EXPECT_EQ(std::ssize(made), bench.generator.counts().prompts) << "every finished prompt, once";
   for (const Trajectory& trajectory : made) {
     expect_equal(trajectory,
                  *std::ranges::find(expected, trajectory.prompt_id, &Trajectory::prompt_id));
@@ -167,7 +166,7 @@ TEST(LeasedGeneration, TrajectoriesDoNotDependOnTheLeases) {
       EXPECT_TRUE(bench.run());
       EXPECT_FALSE(bench.coordinator.asked());
       EXPECT_EQ(bench.coordinator.committed.size(), (40 + size - 1) / size);
-      EXPECT_EQ(bench.coordinator.finished, 40);
+      EXPECT_EQ(bench.generator.counts().prompts, 40);
       EXPECT_EQ(bench.coordinator.stops_told, 0);
       const auto made = bench.coordinator.trajectories();
       ASSERT_EQ(made.size(), expected->size()) << "leases of " << size;
@@ -246,7 +245,7 @@ TEST(LeasedGeneration, AStopHereTellsTheCoordinatorAndCommitsWhatIsFinished) {
       EXPECT_TRUE(std::none_of(stop, bench.coordinator.log.end(), [](const std::string& event) {
         return event == "ask" || event.starts_with("start");
       }));
-      EXPECT_LT(bench.coordinator.finished, 40);
+      EXPECT_LT(bench.generator.counts().prompts, 40);
       EXPECT_EQ(bench.generator.running() > 0, seconds == 0) << "running answers had the time";
       EXPECT_EQ(bench.coordinator.forwards > steps + 1, seconds > 0);
       expect_finished_are_committed(bench, *expected);
@@ -262,7 +261,7 @@ TEST(LeasedGeneration, AStopFromTheCoordinatorEndsDecoding) {
   bench.coordinator.script.push_back({LeaseAnswer::stop, {}});
   EXPECT_FALSE(bench.run());
   EXPECT_EQ(bench.coordinator.stops_told, 0) << "it knows";
-  EXPECT_LT(bench.coordinator.finished, 6);
+  EXPECT_LT(bench.generator.counts().prompts, 6);
   expect_finished_are_committed(bench, *expected);
 }
 
@@ -316,7 +315,7 @@ TEST(LeasedGeneration, AnExpiredLeaseThatComesBackGoesOnAsTheNewAttempt) {
   bench.coordinator.grant(7, first, 1);
   EXPECT_TRUE(bench.run());
   EXPECT_EQ(bench.coordinator.committed, (std::map<LeaseId, std::int32_t>{{7, 1}}));
-  EXPECT_EQ(bench.coordinator.finished, 6) << "nothing is decoded twice";
+  EXPECT_EQ(bench.generator.counts().prompts, 6) << "nothing is decoded twice";
 }
 
 TEST(LeasedGeneration, FailuresOfTheHooksComeThrough) {
@@ -326,7 +325,7 @@ TEST(LeasedGeneration, FailuresOfTheHooksComeThrough) {
   hooks.commit = [](const Lease&, std::vector<Trajectory>) {
     throw EnvironmentError("no space left");
   };
-  EXPECT_THROW((void)LeasedGeneration(bench.generator, hooks).run(), EnvironmentError);
+  EXPECT_THROW((void)LeasedGeneration(bench.generator, hooks, 0).run(), EnvironmentError);
 }
 
 TEST(LeasedGeneration, BrokenLeasesAreRefused) {
