@@ -286,9 +286,8 @@ void SafetensorsFile::Mapping::parse() {
   if (header_bytes > bytes - kLengthBytes) {
     expect_no_lfs_pointer(path, {reinterpret_cast<const char*>(begin), bytes});
     refuse(path,
-           fmt::format(
-               "the header claims {} bytes, the file has {}: truncated, or no safetensors file",
-               header_bytes, bytes - kLengthBytes));
+           fmt::format("the header claims {} bytes, the file has {}: truncated, or another format",
+                       header_bytes, bytes - kLengthBytes));
   }
   if (header_bytes > kMaxHeaderBytes) {
     refuse(path, fmt::format("the header of {} bytes is above the format's limit of {}",

@@ -343,9 +343,8 @@ bool Hdf5Reader::has(const std::string& dataset) const {
 }
 
 void Hdf5Reader::refuse(const std::string& dataset, std::string_view what) const {
-  throw DataError(
-      fmt::format("{}, '{}': {}, which jforge never writes; fetch or make the file again",
-                  path_.string(), dataset, what));
+  throw DataError(fmt::format("{}, '{}': {}, which jforge never writes; fetch or make it again",
+                              path_.string(), dataset, what));
 }
 
 Hdf5Handle Hdf5Reader::open_link(const std::string& dataset) const {

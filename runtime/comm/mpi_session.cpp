@@ -6,8 +6,10 @@
 
 #include <array>
 #include <charconv>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "runtime/comm/mpi_check.h"
@@ -88,6 +90,10 @@ void MpiSession::abort(int exit_code) {
   MPI_Initialized(&started);
   MPI_Finalized(&ended);
   if (started != 0 && ended == 0) {
+    if (std::getenv("PMI_RANK") != nullptr) {
+      // MPICH's mpirun drops output that it has not read when a rank aborts.
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    }
     MPI_Abort(MPI_COMM_WORLD, exit_code);
   }
   std::_Exit(exit_code);

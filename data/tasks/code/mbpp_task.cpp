@@ -150,8 +150,7 @@ int problem_number(const TaskRecord& record) {
   int number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc{} || end != text.data() + text.size()) {
-    throw DataError(
-        fmt::format("{}: its task_id {} is not the number of a problem", record.id, text));
+    throw DataError(fmt::format("{}: its task_id {} is not a problem number", record.id, text));
   }
   return number;
 }

@@ -26,8 +26,7 @@ GradingPool::GradingPool(CodeRunner* runner, int threads, const HostTurns* turns
     }
   } catch (const std::system_error& error) {
     if (threads_.empty()) {
-      throw EnvironmentError(
-          fmt::format("cannot start a thread to grade programs: {}", error.what()));
+      throw EnvironmentError(fmt::format("cannot start a grading thread: {}", error.what()));
     }
     log_warn("programs are graded by {} threads instead of {}: {}", threads_.size(), threads,
              error.what());
