@@ -19,7 +19,7 @@ add_library(jforge_compile_options INTERFACE)
 # Cuda.cmake sets nvcc's warnings.
 target_compile_options(jforge_compile_options INTERFACE
   $<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wconversion;-Wshadow>)
-# Sources that are compiled together (JFORGE_UNITY) are no headers.
+# GCC takes sources that JFORGE_UNITY merges for headers.
 target_compile_options(jforge_compile_options INTERFACE
   $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>>:-Wno-subobject-linkage>)
 # GCC 12 warns falsely about moved std::variant and std::optional members.
