@@ -36,7 +36,7 @@ if [ $all = yes ]; then
   # Less for a small change, so a folder that is there keeps its setting.
   [ -e "$build/CMakeCache.txt" ] || options+=(-DJFORGE_UNITY=ON)
 fi
-cuda_build='' mpich_build='' fuzz_build='' folder=''
+cuda_build='' mpich='' mpich_build='' fuzz_build='' folder=''
 clean_up() {
   local session
   for session in $fuzz_build $mpich_build $cuda_build; do kill -- "-$session" 2>/dev/null || true; done
@@ -68,7 +68,8 @@ else
   echo "No nvcc: the CUDA build is left out"
 fi
 
-mpich='' mpich_tests='collective|messages|failure_agreement|host_collectives|control_plane|zero_trainer'
+mpich_tests=(collectives_test collective_checks_test messages_test failure_agreement_test host_collectives_test
+  control_plane_test zero_trainer_test)
 if [ $all = no ]; then
   :
 elif command -v mpicxx.mpich >/dev/null; then
@@ -77,8 +78,7 @@ elif command -v mpicxx.mpich >/dev/null; then
   mkdir -p "$mpich/bin"
   printf '#!/bin/sh\nexec mpirun.mpich "$@"\n' >"$mpich/bin/mpirun"
   chmod +x "$mpich/bin/mpirun"
-  build_beside "$mpich" "$cuda_build" jforge collectives_test collective_checks_test messages_test \
-    failure_agreement_test host_collectives_test control_plane_test zero_trainer_test
+  build_beside "$mpich" "$cuda_build" jforge "${mpich_tests[@]}"
   mpich_build=$!
 else
   echo "No MPICH (packages mpich, libmpich-dev): its build is left out"
@@ -131,6 +131,6 @@ tests_of() {
 }
 [ -z "$cuda" ] || tests_of "$cuda" "$cuda_build" -L cuda_build
 [ -z "$mpich" ] || PATH=$root/$mpich/bin:$PATH tests_of "$mpich" "$mpich_build" \
-  -R "^($mpich_tests).*\.ranks|^end_to_end\.(run_pipeline|rank_count|kill_and_resume|failing_rank)$"
+  -R "^($(IFS='|' && echo "${mpich_tests[*]}"))\.|^end_to_end\.(run_pipeline|rank_count|kill_and_resume|failing_rank)$"
 [ -z "$fuzz" ] || tests_of "$fuzz" "$fuzz_build" -L fuzz
 echo "launch/test.sh: $SECONDS s in all"

@@ -218,7 +218,7 @@ void add_generate(FieldList& fields, GenerateConfig& generate) {
                   "`\"all\"`: every state");
   fields.add("prompts_per_lease", generate.prompts_per_lease, kOperational,
              "Prompts leased to a rank at once, at most; fewer towards the end, for slow ranks, "
-             "and if they would take over a minute. A rank that dies loses the unfinished ones");
+             "and if they would take over a minute. A rank that dies loses those not committed");
 }
 
 void add_rounds(FieldList& fields, std::vector<RoundSettings>& rounds) {

@@ -53,7 +53,7 @@ MpiSession::MpiSession(int* argc, char*** argv) : limit_seconds_(mpi_limit_secon
   int provided = MPI_THREAD_SINGLE;
   if (MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
     throw EnvironmentError(
-        "MPI does not start: run under mpirun or srun, or check the Open MPI installation");
+        "MPI does not start: run under mpirun or srun, or check the MPI installation");
   }
   if (provided < MPI_THREAD_MULTIPLE) {
     throw EnvironmentError(
