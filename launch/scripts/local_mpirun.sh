@@ -27,10 +27,6 @@ if ! [ -t 0 ]; then
   exec mpirun "${JFORGE_MPIRUN_ARGS[@]}" -n "$ranks" "$@"
 fi
 
-# Ctrl-C would make mpirun kill the ranks at once, so mpirun gets its own process group.
-set -m
-mpirun "${JFORGE_MPIRUN_ARGS[@]}" -n "$ranks" "$@" </dev/null &
-mpirun=$!
 interrupts=0
 interrupted() {
   interrupts=$((interrupts + 1))
@@ -41,7 +37,10 @@ interrupted() {
     end
   fi
 }
-pass() { kill "-$1" "$mpirun" 2>/dev/null || true; }  # It may have ended; its exit code still counts.
+pass() {
+  [ -n "${!-}" ] || exit 130             # Nothing has started.
+  kill "-$1" $! 2>/dev/null || true  # It may have ended; its exit code still counts.
+}
 end() {
   if [ $JFORGE_MPI_LAUNCHER = hydra ]; then
     for _ in 1 2 3; do pass INT; sleep 0.2 || true; done # It needs two; signals may merge.
@@ -52,9 +51,11 @@ end() {
 trap interrupted INT
 trap 'pass $JFORGE_STOP' USR2
 trap end TERM HUP
-status=0
+# Ctrl-C would make mpirun kill the ranks at once, so mpirun gets its own process group.
+set -m
+mpirun "${JFORGE_MPIRUN_ARGS[@]}" -n "$ranks" "$@" </dev/null &
 # A trapped signal ends `wait` early.
 while true; do
-  wait "$mpirun" && status=0 || status=$?
-  kill -0 "$mpirun" 2>/dev/null || exit $status
+  wait $! && status=0 || status=$?
+  kill -0 $! 2>/dev/null || exit $status
 done
