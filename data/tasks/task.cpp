@@ -6,11 +6,7 @@
 #include <system_error>
 
 #include "data/tasks/code/code_tasks.h"
-#include "data/tasks/code/humaneval_task.h"
-#include "data/tasks/code/mbpp_task.h"
-#include "data/tasks/math/gsm8k_task.h"
-#include "data/tasks/math/ledger_task.h"
-#include "data/tasks/math/math_task.h"
+#include "data/tasks/math/math_answer.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -18,24 +14,24 @@ namespace {
 
 using TaskMaker = std::unique_ptr<Task> (*)(const TaskOptions&);
 
-template <typename Made, auto... variant>
+template <auto made, auto variant>
 std::unique_ptr<Task> make(const TaskOptions& options) {
-  return std::make_unique<Made>(variant..., options);
+  return made(variant, options);
 }
 
 /// A new task needs a class and a line here.
 const std::map<std::string, TaskMaker, std::less<>>& registry() {
   static const std::map<std::string, TaskMaker, std::less<>> tasks{
-      {"gsm8k", make<Gsm8kTask>},
-      {"humaneval", make<HumanevalTask, HumanevalTask::Variant::base>},
-      {"humaneval_plus", make<HumanevalTask, HumanevalTask::Variant::plus>},
-      {"ledger", make<LedgerTask>},
-      {"math", make<MathTask, MathTask::Problems::all>},
-      {"math500", make<MathTask, MathTask::Problems::held_out>},
-      {"mbpp", make<MbppTask, MbppTask::Variant::full>},
-      {"mbpp_sanitized", make<MbppTask, MbppTask::Variant::sanitized>},
-      {"mbpp_plus", make<MbppTask, MbppTask::Variant::plus>},
-      {"mbpp_plus@0.1.0", make<MbppTask, MbppTask::Variant::plus_0_1>},
+      {"gsm8k", make_gsm8k},
+      {"humaneval", make<make_humaneval, false>},
+      {"humaneval_plus", make<make_humaneval, true>},
+      {"ledger", make_ledger},
+      {"math", make<make_math, false>},
+      {"math500", make<make_math, true>},
+      {"mbpp", make<make_mbpp, MbppSet::full>},
+      {"mbpp_sanitized", make<make_mbpp, MbppSet::sanitized>},
+      {"mbpp_plus", make<make_mbpp, MbppSet::plus>},
+      {"mbpp_plus@0.1.0", make<make_mbpp, MbppSet::plus_0_1>},
   };
   return tasks;
 }

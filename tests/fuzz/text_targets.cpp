@@ -18,7 +18,6 @@
 #include "data/tasks/code/json_tree.h"
 #include "data/tasks/math/answer_number.h"
 #include "data/tasks/math/math_answer.h"
-#include "data/tasks/math/math_string_rules.h"
 #include "data/tokenizer/chat_template.h"
 #include "data/tokenizer/unicode.h"
 #include "launch/config/toml_config.h"

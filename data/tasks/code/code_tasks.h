@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,6 +14,15 @@
 #include "data/tasks/task.h"
 
 namespace jforge {
+
+/// The problems of mbpp_task.cpp.
+enum class MbppSet : std::uint8_t { full, sanitized, plus, plus_0_1 };
+/// The tasks of humaneval_task.cpp and mbpp_task.cpp. Throw ConfigError naming the styles if
+/// `options.prompt_style` is unknown.
+[[nodiscard]] std::unique_ptr<Task> make_humaneval(bool plus_tests, const TaskOptions& options);
+[[nodiscard]] std::unique_ptr<Task> make_mbpp(MbppSet set, const TaskOptions& options);
+/// Reads also MBPP's example, validation and training problems.
+[[nodiscard]] std::vector<TaskRecord> load_all_mbpp(MbppSet set, const std::filesystem::path& data);
 
 /// Named after the evaluation programs that use them.
 enum class CodeStyle : std::uint8_t {

@@ -1,11 +1,11 @@
-#include "data/tasks/code/mbpp_task.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <array>
 #include <charconv>
 
+#include "data/tasks/code/code_tasks.h"
+#include "data/tasks/code/evalplus_grader.h"
 #include "data/tasks/code/evalplus_sanitizer.h"
 #include "runtime/error.h"
 
@@ -155,177 +155,211 @@ int problem_number(const TaskRecord& record) {
   return number;
 }
 
-}  // namespace
-
-MbppTask::MbppTask(Variant variant, const TaskOptions& options)
-    : variant_(variant),
-      style_(parse_code_style(name(), options.prompt_style)),
-      plus_(EvalPlusSuite::mbpp,
-            variant == Variant::plus_0_1 ? EvalPlusRules::v0_2_1 : EvalPlusRules::v0_3_1) {}
-
-bool MbppTask::is_plus() const {
-  return variant_ == Variant::plus || variant_ == Variant::plus_0_1;
-}
-
-std::string MbppTask::name() const {
-  switch (variant_) {
-    case Variant::full:
+std::string set_name(MbppSet set) {
+  switch (set) {
+    case MbppSet::full:
       return "mbpp";
-    case Variant::sanitized:
+    case MbppSet::sanitized:
       return "mbpp_sanitized";
-    case Variant::plus:
+    case MbppSet::plus:
       return "mbpp_plus";
-    case Variant::plus_0_1:
+    case MbppSet::plus_0_1:
       return "mbpp_plus@0.1.0";
   }
-  throw InternalError("unknown variant of MBPP");
+  throw InternalError("unknown set of MBPP");
 }
 
-std::string MbppTask::version() const {
-  const bool sanitized = style_ == CodeStyle::evalplus;
-  const char* check = style_ == CodeStyle::lm_eval ? "asserts-3s" : "asserts-10s";
-  return fmt::format("{}/{}/{}/{}", name(), to_string(style_),
-                     sanitized ? kEvalPlusSanitizer : "extract-3",
-                     is_plus() ? plus_.version() : check);
-}
+/// MBPP (Austin et al., "Program synthesis with large language models", 2021): the 500 test
+/// problems (11 to 510) of the full set, the 257 of them in the sanitized set, and MBPP+ (Liu et
+/// al., EvalPlus) 0.2.0 (378 problems) and 0.1.0 (399).
+///
+/// Prompt styles, greedy:
+///  - evalchemy (default): a user turn with solved examples (problems 2, 3 and 4) and the problem
+///    with its tests; 512 new tokens, 1024 for MBPP+.
+///  - lm-eval: the same examples as raw text between [BEGIN] and [DONE]; 256 new tokens.
+///  - evalplus: evalplus_prompt() with the problem and its first test as a docstring, and
+///    evalplus_stops(); 768 new tokens.
+///
+/// Rule extract-3 (evalchemy), after thoughts (</think>): the first Python block, else the first
+/// block without a tag, else the whole text; an unclosed block reaches to the end. lm-eval: the
+/// whole text. Rule sanitize-0.3.1 (evalplus): evalplus_sanitize(), without an entry point if the
+/// problem names none.
+///
+/// Grading: mbpp and mbpp_sanitized run the program, test_setup_code or test_imports, and the
+/// assertions in 10 s, as evalchemy; lm-eval in 3 s without test_setup_code, as there. mbpp_plus
+/// compares returned values (evalplus_grader.h): 0.2.0 by EvalPlus 0.3.1's rules, 0.1.0 by 0.2.1's.
+class MbppTask final : public Task {
+ public:
+  /// Throws ConfigError naming the styles if `options.prompt_style` is unknown.
+  MbppTask(MbppSet set, const TaskOptions& options)
+      : set_(set),
+        style_(parse_code_style(name(), options.prompt_style)),
+        plus_(EvalPlusSuite::mbpp,
+              set == MbppSet::plus_0_1 ? EvalPlusRules::v0_2_1 : EvalPlusRules::v0_3_1) {}
 
-std::vector<TaskRecord> MbppTask::load_all(const std::filesystem::path& data) const {
+  [[nodiscard]] std::string name() const override { return set_name(set_); }
+
+  [[nodiscard]] std::string version() const override {
+    const bool sanitized = style_ == CodeStyle::evalplus;
+    const char* check = style_ == CodeStyle::lm_eval ? "asserts-3s" : "asserts-10s";
+    return fmt::format("{}/{}/{}/{}", name(), to_string(style_),
+                       sanitized ? kEvalPlusSanitizer : "extract-3",
+                       is_plus() ? plus_.version() : check);
+  }
+
+  /// Reads the test problems of mbpp.jsonl, sanitized-mbpp.json, MbppPlus.jsonl or
+  /// MbppPlus-v0.1.0.jsonl (also .gz), with or without the folder mbpp, or of a file of that form.
+  [[nodiscard]] std::vector<TaskRecord> load(const std::filesystem::path& data) const override {
+    std::vector<TaskRecord> records = load_all_mbpp(set_, data);
+    if (!is_plus()) {
+      std::erase_if(records, [](const TaskRecord& record) {
+        const int number = problem_number(record);
+        return number < kFirstTestProblem || number > kLastTestProblem;
+      });
+    }
+    for (TaskRecord& record : records) {  // Ids use the published numbers.
+      const std::string& id = record.fields.at("task_id");
+      record.id = fmt::format("{}/{}", name(), id.substr(id.rfind('/') + 1));
+    }
+    if (records.empty()) {
+      throw DataError(fmt::format("{}: holds no test problem (numbers {} to {}) for task '{}'",
+                                  data.string(), kFirstTestProblem, kLastTestProblem, name()));
+    }
+    return records;
+  }
+
+  [[nodiscard]] TaskPrompt prompt(const TaskRecord& record) const override {
+    const Question question =
+        is_plus() ? question_of_docstring(record.fields.at("prompt"))
+                  : Question{record.fields.at(set_ == MbppSet::full ? "text" : "prompt"),
+                             text_list(record, "test_list")};
+    switch (style_) {
+      case CodeStyle::evalchemy:
+        return {.messages = {{"user", evalchemy_prompt(question)}}};
+      case CodeStyle::lm_eval:
+        return {.messages = {}, .prefix = lm_eval_prompt(question)};
+      case CodeStyle::evalplus:
+        return evalplus_prompt(docstring(question));
+    }
+    throw InternalError("unknown prompt style");
+  }
+
+  [[nodiscard]] std::int64_t default_max_new_tokens() const override {
+    switch (style_) {
+      case CodeStyle::evalchemy:
+        return is_plus() ? 1024 : 512;
+      case CodeStyle::lm_eval:
+        return 256;
+      case CodeStyle::evalplus:
+        return 768;
+    }
+    throw InternalError("unknown prompt style");
+  }
+
+  [[nodiscard]] std::vector<std::string> stop_texts() const override {
+    switch (style_) {
+      case CodeStyle::evalchemy:
+        return {};
+      case CodeStyle::lm_eval:
+        return {"[DONE]"};
+      case CodeStyle::evalplus:
+        return evalplus_stops();
+    }
+    throw InternalError("unknown prompt style");
+  }
+
+  [[nodiscard]] std::optional<std::string> extract(std::string_view completion,
+                                                   const TaskRecord& /*record*/) const override {
+    if (style_ == CodeStyle::evalplus) {
+      std::string text = evalplus_completion(completion);
+      return is_blank(text) ? std::nullopt : std::optional(std::move(text));
+    }
+    completion = cut_at(completion, stop_texts());
+    std::string code = style_ == CodeStyle::evalchemy ? answered_code(behind_thoughts(completion))
+                                                      : std::string(completion);
+    return is_blank(code) ? std::nullopt : std::optional(std::move(code));
+  }
+
+  [[nodiscard]] Verdict grade(const std::optional<std::string>& answer, const TaskRecord& record,
+                              CodeRunner* runner) const override {
+    if (!answer) {
+      return no_program(is_plus());
+    }
+    expect(runner != nullptr, "a task that runs code was given a runner");
+    if (style_ != CodeStyle::evalplus) {
+      return grade_program(*answer, record, *runner);
+    }
+    const auto entry_point = record.fields.find("entry_point");
+    const SanitizedProgram sanitized = evalplus_sanitize(
+        *answer,
+        entry_point == record.fields.end() ? std::nullopt : std::optional(entry_point->second),
+        *runner);
+    if (sanitized.status != CodeRunStatus::completed) {
+      return not_sanitized(sanitized, *answer, is_plus());
+    }
+    return grade_program(sanitized.program, record, *runner);
+  }
+
+  [[nodiscard]] bool runs_code() const override { return true; }
+
+ private:
+  [[nodiscard]] bool is_plus() const { return set_ == MbppSet::plus || set_ == MbppSet::plus_0_1; }
+
+  [[nodiscard]] Verdict grade_program(const std::string& program, const TaskRecord& record,
+                                      CodeRunner& runner) const {
+    if (is_plus()) {
+      return plus_.grade(program, record, runner);
+    }
+    const bool lm_eval = style_ == CodeStyle::lm_eval;
+    std::string check;
+    if (set_ == MbppSet::sanitized) {
+      check = fmt::format("{}\n", fmt::join(text_list(record, "test_imports"), "\n"));
+    } else if (!lm_eval) {
+      check = record.fields.at("test_setup_code") + "\n";
+    }
+    check += fmt::format("{}\n", fmt::join(text_list(record, "test_list"), "\n"));
+    return run_checked(program, check, lm_eval ? kLmEvalCheckSeconds : kMbppSeconds, program,
+                       runner);
+  }
+
+  MbppSet set_;
+  CodeStyle style_;
+  EvalPlusGrader plus_;
+};
+
+}  // namespace
+
+std::vector<TaskRecord> load_all_mbpp(MbppSet set, const std::filesystem::path& data) {
+  constexpr JsonNode::Kind kNumber = JsonNode::Kind::number;
+  constexpr JsonNode::Kind kArray = JsonNode::Kind::array;
   const auto load_from = [&](const std::string& file, const std::vector<CodeField>& fields) {
-    return load_code_records(data, name(),
+    return load_code_records(data, set_name(set),
                              {"mbpp/" + file, "mbpp/" + file + ".gz", file, file + ".gz"}, fields);
   };
-  switch (variant_) {
-    case Variant::full:
-      return load_from("mbpp.jsonl", {{"task_id", JsonNode::Kind::number},
-                                      {"text"},
-                                      {"code"},
-                                      {"test_setup_code"},
-                                      {"test_list", JsonNode::Kind::array}});
-    case Variant::sanitized:
-      return load_from("sanitized-mbpp.json", {{"task_id", JsonNode::Kind::number},
-                                               {"prompt"},
-                                               {"code"},
-                                               {"test_imports", JsonNode::Kind::array},
-                                               {"test_list", JsonNode::Kind::array}});
-    case Variant::plus:
-    case Variant::plus_0_1:
-      break;
+  if (set == MbppSet::full) {
+    return load_from(
+        "mbpp.jsonl",
+        {{"task_id", kNumber}, {"text"}, {"code"}, {"test_setup_code"}, {"test_list", kArray}});
   }
-  return load_from(variant_ == Variant::plus ? "MbppPlus.jsonl" : "MbppPlus-v0.1.0.jsonl",
+  if (set == MbppSet::sanitized) {
+    return load_from("sanitized-mbpp.json", {{"task_id", kNumber},
+                                             {"prompt"},
+                                             {"code"},
+                                             {"test_imports", kArray},
+                                             {"test_list", kArray}});
+  }
+  return load_from(set == MbppSet::plus ? "MbppPlus.jsonl" : "MbppPlus-v0.1.0.jsonl",
                    {{"task_id"},
                     {"prompt"},
                     {"entry_point"},
                     {"canonical_solution"},
-                    {"base_input", JsonNode::Kind::array},
-                    {"plus_input", JsonNode::Kind::array},
-                    {"atol", JsonNode::Kind::number}});
+                    {"base_input", kArray},
+                    {"plus_input", kArray},
+                    {"atol", kNumber}});
 }
 
-std::vector<TaskRecord> MbppTask::load(const std::filesystem::path& data) const {
-  std::vector<TaskRecord> records = load_all(data);
-  if (!is_plus()) {
-    std::erase_if(records, [](const TaskRecord& record) {
-      const int number = problem_number(record);
-      return number < kFirstTestProblem || number > kLastTestProblem;
-    });
-  }
-  for (TaskRecord& record : records) {  // Ids use the published numbers.
-    const std::string& id = record.fields.at("task_id");
-    record.id = fmt::format("{}/{}", name(), id.substr(id.rfind('/') + 1));
-  }
-  if (records.empty()) {
-    throw DataError(fmt::format("{}: holds no test problem (numbers {} to {}) for task '{}'",
-                                data.string(), kFirstTestProblem, kLastTestProblem, name()));
-  }
-  return records;
-}
-
-TaskPrompt MbppTask::prompt(const TaskRecord& record) const {
-  const Question question =
-      is_plus() ? question_of_docstring(record.fields.at("prompt"))
-                : Question{record.fields.at(variant_ == Variant::full ? "text" : "prompt"),
-                           text_list(record, "test_list")};
-  switch (style_) {
-    case CodeStyle::evalchemy:
-      return {.messages = {{"user", evalchemy_prompt(question)}}};
-    case CodeStyle::lm_eval:
-      return {.messages = {}, .prefix = lm_eval_prompt(question)};
-    case CodeStyle::evalplus:
-      return evalplus_prompt(docstring(question));
-  }
-  throw InternalError("unknown prompt style");
-}
-
-std::int64_t MbppTask::default_max_new_tokens() const {
-  switch (style_) {
-    case CodeStyle::evalchemy:
-      return is_plus() ? 1024 : 512;
-    case CodeStyle::lm_eval:
-      return 256;
-    case CodeStyle::evalplus:
-      return 768;
-  }
-  throw InternalError("unknown prompt style");
-}
-
-std::vector<std::string> MbppTask::stop_texts() const {
-  switch (style_) {
-    case CodeStyle::evalchemy:
-      return {};
-    case CodeStyle::lm_eval:
-      return {"[DONE]"};
-    case CodeStyle::evalplus:
-      return evalplus_stops();
-  }
-  throw InternalError("unknown prompt style");
-}
-
-std::optional<std::string> MbppTask::extract(std::string_view completion,
-                                             const TaskRecord& /*record*/) const {
-  if (style_ == CodeStyle::evalplus) {
-    std::string text = evalplus_completion(completion);
-    return is_blank(text) ? std::nullopt : std::optional(std::move(text));
-  }
-  completion = cut_at(completion, stop_texts());
-  std::string code = style_ == CodeStyle::evalchemy ? answered_code(behind_thoughts(completion))
-                                                    : std::string(completion);
-  return is_blank(code) ? std::nullopt : std::optional(std::move(code));
-}
-
-Verdict MbppTask::grade(const std::optional<std::string>& answer, const TaskRecord& record,
-                        CodeRunner* runner) const {
-  if (!answer) {
-    return no_program(is_plus());
-  }
-  expect(runner != nullptr, "a task that runs code was given a runner");
-  if (style_ != CodeStyle::evalplus) {
-    return grade_program(*answer, record, *runner);
-  }
-  const auto entry_point = record.fields.find("entry_point");
-  const SanitizedProgram sanitized = evalplus_sanitize(
-      *answer,
-      entry_point == record.fields.end() ? std::nullopt : std::optional(entry_point->second),
-      *runner);
-  if (sanitized.status != CodeRunStatus::completed) {
-    return not_sanitized(sanitized, *answer, is_plus());
-  }
-  return grade_program(sanitized.program, record, *runner);
-}
-
-Verdict MbppTask::grade_program(const std::string& program, const TaskRecord& record,
-                                CodeRunner& runner) const {
-  if (is_plus()) {
-    return plus_.grade(program, record, runner);
-  }
-  const bool lm_eval = style_ == CodeStyle::lm_eval;
-  std::string check;
-  if (variant_ == Variant::sanitized) {
-    check = fmt::format("{}\n", fmt::join(text_list(record, "test_imports"), "\n"));
-  } else if (!lm_eval) {
-    check = record.fields.at("test_setup_code") + "\n";
-  }
-  check += fmt::format("{}\n", fmt::join(text_list(record, "test_list"), "\n"));
-  return run_checked(program, check, lm_eval ? kLmEvalCheckSeconds : kMbppSeconds, program, runner);
+std::unique_ptr<Task> make_mbpp(MbppSet set, const TaskOptions& options) {
+  return std::make_unique<MbppTask>(set, options);
 }
 
 }  // namespace jforge

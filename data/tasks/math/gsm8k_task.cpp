@@ -1,5 +1,3 @@
-#include "data/tasks/math/gsm8k_task.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +5,7 @@
 #include <utility>
 
 #include "data/tasks/math/answer_number.h"
+#include "data/tasks/math/math_answer.h"
 #include "data/tasks/python_random.h"
 #include "runtime/error.h"
 
@@ -127,144 +126,219 @@ std::string without_gold(const TaskRecord& record) {
   return fmt::format("{}: its answer has no number after '####'", record.id);
 }
 
-}  // namespace
-
-Gsm8kTask::Gsm8kTask(const TaskOptions& options) {
-  static const std::array<std::pair<std::string_view, Style>, 5> styles{{
-      {"", Style::cot_boxed},
-      {"plain", Style::plain},
-      {"cot_boxed", Style::cot_boxed},
-      {"lm-eval", Style::lm_eval_strict},
-      {"lm-eval-flexible", Style::lm_eval_flexible},
-  }};
-  if (options.prompt_style == "evalchemy") {
-    throw ConfigError(
-        "task gsm8k: prompt style 'evalchemy' is now called 'cot_boxed' (evalchemy has no gsm8k of "
-        "its own)");
-  }
-  const auto found = std::find_if(styles.begin(), styles.end(), [&](const auto& style) {
-    return style.first == options.prompt_style;
-  });
-  if (found == styles.end()) {
-    throw ConfigError(
-        fmt::format("task gsm8k: unknown prompt style '{}': known are cot_boxed, plain, lm-eval, "
-                    "lm-eval-flexible",
-                    options.prompt_style));
-  }
-  style_ = found->second;
-}
-
-std::string Gsm8kTask::version() const {
-  switch (style_) {
-    case Style::plain:
-      return "gsm8k/plain/extract-4";
-    case Style::cot_boxed:
-      return "gsm8k/cot_boxed/extract-5";
-    case Style::lm_eval_strict:
-      return "gsm8k/lm-eval-5-shot-seed-1234/strict-match";
-    case Style::lm_eval_flexible:
-      return "gsm8k/lm-eval-5-shot-seed-1234/flexible-extract";
-  }
-  throw InternalError("unknown prompt style");
-}
-
-void Gsm8kTask::expect_golds(const std::vector<TaskRecord>& records,
-                             const std::filesystem::path& file) {
+/// Reads test.jsonl(.gz) with or without the folder `task`, or a file of that form. Throws
+/// DataError naming file and record if an answer has no number after "####".
+std::vector<TaskRecord> load_with_golds(const std::filesystem::path& data,
+                                        const std::string& task) {
+  const std::vector<std::string> candidates{task + "/test.jsonl", task + "/test.jsonl.gz",
+                                            "test.jsonl", "test.jsonl.gz"};
+  std::vector<TaskRecord> records =
+      load_task_records(data, task, candidates, {"question", "answer"});
   for (const TaskRecord& record : records) {
     if (!marked_number(record.fields.at("answer"))) {
-      throw DataError(fmt::format("{}: {}", file.string(), without_gold(record)));
-    }
-  }
-}
-
-std::vector<TaskRecord> Gsm8kTask::load(const std::filesystem::path& data) const {
-  const std::vector<std::string> candidates{"gsm8k/test.jsonl", "gsm8k/test.jsonl.gz", "test.jsonl",
-                                            "test.jsonl.gz"};
-  std::vector<TaskRecord> records =
-      load_task_records(data, name(), candidates, {"question", "answer"});
-  expect_golds(records, task_file(data, name(), candidates));
-  if (has_examples()) {
-    const std::vector<TaskRecord> training = training_beside(data);
-    PythonRandom random(kExamplesSeed);
-    for (TaskRecord& record : records) {
-      std::string examples;
-      for (const std::size_t i :
-           random.sample(static_cast<std::uint32_t>(training.size()), kExamples)) {
-        examples += fmt::format("Question: {}\nAnswer: {}\n\n", training[i].fields.at("question"),
-                                training[i].fields.at("answer"));
-      }
-      record.fields.emplace(kExamplesField, std::move(examples));
+      throw DataError(
+          fmt::format("{}: {}", task_file(data, task, candidates).string(), without_gold(record)));
     }
   }
   return records;
 }
 
-TaskPrompt Gsm8kTask::prompt(const TaskRecord& record) const {
-  std::string text = record.fields.at("question");
-  if (has_examples()) {
-    return {.messages = {},
-            .prefix = record.fields.at(kExamplesField) + "Question: " + text + "\nAnswer:"};
+/// Grade-school mathematics (Cobbe et al., "Training verifiers to solve math word problems", 2021):
+/// records {question, answer}, the gold number after "#### " in the answer.
+///
+/// Prompt styles:
+///  - "plain": the question alone as the user turn.
+///  - "cot_boxed" (default): adds a request for steps and a boxed answer.
+///  - "lm-eval" and "lm-eval-flexible": raw text "Question: {q}\nAnswer:" after five such examples,
+///    drawn per question from gsm8k/train.jsonl(.gz) beside the test file as in lm-eval (seed 1234,
+///    in file order); ended by "Question:", "</s>" or "<|im_end|>".
+///
+/// Rules extract-4 (plain) and extract-5 (cot_boxed) ignore the text after the first "#### N" line.
+/// plain takes the last number right after "####", else that of the last \boxed{…}
+/// (boxed_number()), else the completion's last number, or the last one after an unevaluated box;
+/// cot_boxed takes the box first. Numbers compare exactly (12.0 = 12, $1,200 = 1200).
+///
+/// Rules strict-match (lm-eval), the first "#### (\-?[0-9\.\,]+)", and flexible-extract
+/// (lm-eval-flexible), the last "(-?[$0-9.,]{2,})|(-?[0-9]+)", compare text without ",", "$" and a
+/// final ".", as lm-eval (12.0 is not 12).
+class Gsm8kTask : public Task {
+ public:
+  /// Throws ConfigError naming the styles if `options.prompt_style` is unknown or an old name.
+  explicit Gsm8kTask(const TaskOptions& options) {
+    static const std::array<std::pair<std::string_view, Style>, 5> styles{{
+        {"", Style::cot_boxed},
+        {"plain", Style::plain},
+        {"cot_boxed", Style::cot_boxed},
+        {"lm-eval", Style::lm_eval_strict},
+        {"lm-eval-flexible", Style::lm_eval_flexible},
+    }};
+    if (options.prompt_style == "evalchemy") {
+      throw ConfigError(
+          "task gsm8k: prompt style 'evalchemy' is now called 'cot_boxed' (evalchemy has no gsm8k "
+          "of its own)");
+    }
+    const auto found = std::find_if(styles.begin(), styles.end(), [&](const auto& style) {
+      return style.first == options.prompt_style;
+    });
+    if (found == styles.end()) {
+      throw ConfigError(
+          fmt::format("task gsm8k: unknown prompt style '{}': known are cot_boxed, plain, lm-eval, "
+                      "lm-eval-flexible",
+                      options.prompt_style));
+    }
+    style_ = found->second;
   }
-  if (style_ == Style::cot_boxed) {
-    text += kBoxedRequest;
+
+  [[nodiscard]] std::string version() const override {
+    switch (style_) {
+      case Style::plain:
+        return "gsm8k/plain/extract-4";
+      case Style::cot_boxed:
+        return "gsm8k/cot_boxed/extract-5";
+      case Style::lm_eval_strict:
+        return "gsm8k/lm-eval-5-shot-seed-1234/strict-match";
+      case Style::lm_eval_flexible:
+        return "gsm8k/lm-eval-5-shot-seed-1234/flexible-extract";
+    }
+    throw InternalError("unknown prompt style");
   }
-  return {.messages = {{"user", std::move(text)}}};
+
+  /// Throws as load_with_golds(), and DataError if a style with examples finds no five.
+  [[nodiscard]] std::vector<TaskRecord> load(const std::filesystem::path& data) const override {
+    std::vector<TaskRecord> records = load_with_golds(data, name());
+    if (has_examples()) {
+      const std::vector<TaskRecord> training = training_beside(data);
+      PythonRandom random(kExamplesSeed);
+      for (TaskRecord& record : records) {
+        std::string examples;
+        for (const std::size_t i :
+             random.sample(static_cast<std::uint32_t>(training.size()), kExamples)) {
+          examples += fmt::format("Question: {}\nAnswer: {}\n\n", training[i].fields.at("question"),
+                                  training[i].fields.at("answer"));
+        }
+        record.fields.emplace(kExamplesField, std::move(examples));
+      }
+    }
+    return records;
+  }
+
+  [[nodiscard]] TaskPrompt prompt(const TaskRecord& record) const override {
+    std::string text = record.fields.at("question");
+    if (has_examples()) {
+      return {.messages = {},
+              .prefix = record.fields.at(kExamplesField) + "Question: " + text + "\nAnswer:"};
+    }
+    if (style_ == Style::cot_boxed) {
+      text += kBoxedRequest;
+    }
+    return {.messages = {{"user", std::move(text)}}};
+  }
+
+  /// Returns 512; 256 with examples, as lm-eval.
+  [[nodiscard]] std::int64_t default_max_new_tokens() const override {
+    return has_examples() ? 256 : 512;
+  }
+
+  [[nodiscard]] std::vector<std::string> stop_texts() const override {
+    return has_examples() ? std::vector<std::string>{"Question:", "</s>", "<|im_end|>"}
+                          : std::vector<std::string>{};
+  }
+
+  [[nodiscard]] std::optional<std::string> extract(std::string_view completion,
+                                                   const TaskRecord& /*record*/) const override {
+    if (has_examples()) {
+      return style_ == Style::lm_eval_strict ? strict_match(completion)
+                                             : flexible_match(completion);
+    }
+    completion = without_invented(completion);
+    const auto box = last_boxed(completion);
+    auto boxed = box ? boxed_number(*box) : std::nullopt;
+    auto marked = marked_number(completion);
+    auto& first = style_ == Style::cot_boxed ? boxed : marked;  // The requested form comes first.
+    auto& second = style_ == Style::cot_boxed ? marked : boxed;
+    if (first || second) {
+      return first ? std::move(first) : std::move(second);
+    }
+    // An unevaluated box's numbers are not answers.
+    if (box && is_unevaluated(*box)) {
+      completion.remove_prefix(
+          static_cast<std::size_t>(box->data() + box->size() - completion.data()));
+    }
+    return last_number(plain_latex(completion));
+  }
+
+  /// Takes a number, or an explanation that ends with "#### NUMBER".
+  [[nodiscard]] std::optional<TaskRecord> reference_record(
+      std::string_view reference) const override {
+    const bool marked = reference.find(kMark) != std::string_view::npos;
+    return TaskRecord{"reference", {{"answer", (marked ? "" : "#### ") + std::string(reference)}}};
+  }
+
+  [[nodiscard]] Verdict grade(const std::optional<std::string>& answer, const TaskRecord& record,
+                              CodeRunner* /*runner*/) const override {
+    const auto gold = marked_number(record.fields.at("answer"));
+    if (!gold) {
+      throw DataError(without_gold(record));
+    }
+    if (!answer) {
+      return {VerdictStatus::fail, "no number in the completion", std::nullopt};
+    }
+    if (has_examples()) {
+      const std::string form = harness_form(*answer);
+      const bool same = form == harness_form(record.fields.at("answer"));
+      return same
+                 ? Verdict{VerdictStatus::pass, "", form}
+                 : Verdict{VerdictStatus::fail, fmt::format("{} instead of {}", form, *gold), form};
+    }
+    const auto number = canonical_number(*answer);
+    if (number && *number == *gold) {
+      return {VerdictStatus::pass, "", number};
+    }
+    return {VerdictStatus::fail, fmt::format("{} instead of {}", *answer, *gold), answer};
+  }
+
+  [[nodiscard]] std::string name() const override { return "gsm8k"; }
+
+ private:
+  enum class Style : std::uint8_t { plain, cot_boxed, lm_eval_strict, lm_eval_flexible };
+
+  [[nodiscard]] bool has_examples() const { return style_ >= Style::lm_eval_strict; }
+
+  Style style_ = Style::plain;
+};
+
+/// The ledgers of launch/quickstart/make_ledger.py: {question, answer}, the gold number after
+/// "#### ". They come from a few dozen templates, so scores do not compare with published ones. The
+/// only prompt style is "plain"; extraction and comparison are Gsm8kTask's for plain.
+class LedgerTask final : public Gsm8kTask {
+ public:
+  /// Throws ConfigError naming the style if `options.prompt_style` is unknown.
+  explicit LedgerTask(const TaskOptions& options)
+      : Gsm8kTask(TaskOptions{.prompt_style = "plain"}) {
+    if (!options.prompt_style.empty() && options.prompt_style != "plain") {
+      throw ConfigError(fmt::format(
+          "task ledger: unknown prompt style '{}': the only one is plain (the question alone)",
+          options.prompt_style));
+    }
+  }
+
+  [[nodiscard]] std::string name() const override { return "ledger"; }
+
+  /// Returns for example "ledger/number/extract-4"; the rule is Gsm8kTask's.
+  [[nodiscard]] std::string version() const override {
+    const std::string rule = Gsm8kTask::version();
+    return "ledger/number" + rule.substr(rule.rfind('/'));
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Task> make_gsm8k(const TaskOptions& options) {
+  return std::make_unique<Gsm8kTask>(options);
 }
 
-std::int64_t Gsm8kTask::default_max_new_tokens() const { return has_examples() ? 256 : 512; }
-
-std::vector<std::string> Gsm8kTask::stop_texts() const {
-  return has_examples() ? std::vector<std::string>{"Question:", "</s>", "<|im_end|>"}
-                        : std::vector<std::string>{};
-}
-
-std::optional<std::string> Gsm8kTask::extract(std::string_view completion,
-                                              const TaskRecord& /*record*/) const {
-  if (has_examples()) {
-    return style_ == Style::lm_eval_strict ? strict_match(completion) : flexible_match(completion);
-  }
-  completion = without_invented(completion);
-  const auto box = last_boxed(completion);
-  auto boxed = box ? boxed_number(*box) : std::nullopt;
-  auto marked = marked_number(completion);
-  auto& first = style_ == Style::cot_boxed ? boxed : marked;  // The requested form comes first.
-  auto& second = style_ == Style::cot_boxed ? marked : boxed;
-  if (first || second) {
-    return first ? std::move(first) : std::move(second);
-  }
-  // An unevaluated box's numbers are not answers.
-  if (box && is_unevaluated(*box)) {
-    completion.remove_prefix(
-        static_cast<std::size_t>(box->data() + box->size() - completion.data()));
-  }
-  return last_number(plain_latex(completion));
-}
-
-std::optional<TaskRecord> Gsm8kTask::reference_record(std::string_view reference) const {
-  const bool marked = reference.find(kMark) != std::string_view::npos;
-  return TaskRecord{"reference", {{"answer", (marked ? "" : "#### ") + std::string(reference)}}};
-}
-
-Verdict Gsm8kTask::grade(const std::optional<std::string>& answer, const TaskRecord& record,
-                         CodeRunner* /*runner*/) const {
-  const auto gold = marked_number(record.fields.at("answer"));
-  if (!gold) {
-    throw DataError(without_gold(record));
-  }
-  if (!answer) {
-    return {VerdictStatus::fail, "no number in the completion", std::nullopt};
-  }
-  if (has_examples()) {
-    const std::string form = harness_form(*answer);
-    const bool same = form == harness_form(record.fields.at("answer"));
-    return same ? Verdict{VerdictStatus::pass, "", form}
-                : Verdict{VerdictStatus::fail, fmt::format("{} instead of {}", form, *gold), form};
-  }
-  const auto number = canonical_number(*answer);
-  if (number && *number == *gold) {
-    return {VerdictStatus::pass, "", number};
-  }
-  return {VerdictStatus::fail, fmt::format("{} instead of {}", *answer, *gold), answer};
+std::unique_ptr<Task> make_ledger(const TaskOptions& options) {
+  return std::make_unique<LedgerTask>(options);
 }
 
 }  // namespace jforge

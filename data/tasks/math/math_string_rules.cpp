@@ -1,5 +1,3 @@
-#include "data/tasks/math/math_string_rules.h"
-
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -7,6 +5,7 @@
 #include <utility>
 
 #include "data/tasks/math/answer_number.h"
+#include "data/tasks/math/math_answer.h"
 #include "data/tokenizer/unicode.h"
 #include "runtime/ascii.h"
 

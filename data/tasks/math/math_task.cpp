@@ -1,9 +1,7 @@
-#include "data/tasks/math/math_task.h"
-
 #include <fmt/format.h>
 
 #include "data/tasks/math/answer_number.h"
-#include "data/tasks/math/math_string_rules.h"
+#include "data/tasks/math/math_answer.h"
 #include "runtime/error.h"
 
 namespace jforge {
@@ -54,112 +52,146 @@ std::string shortened(std::string_view answer) {
   return answer.size() > kQuoted ? line + "..." : line;
 }
 
-}  // namespace
-
-MathTask::MathTask(Problems problems, const TaskOptions& options) : problems_(problems) {
-  const std::string& style = options.prompt_style;
-  if (style == "qwen") {
-    style_ = Style::qwen;
-  } else if (style == "4-shot") {
-    style_ = Style::own_shots;
-  } else if (style == "lm-eval") {
-    throw ConfigError(
-        fmt::format("task {}: prompt style 'lm-eval' is now called '4-shot' (its examples are not "
-                    "lm-eval's)",
-                    MathTask::name()));
-  } else if (!style.empty() && style != "evalchemy") {
-    throw ConfigError(
-        fmt::format("task {}: unknown prompt style '{}': known are evalchemy, qwen, 4-shot",
-                    MathTask::name(), style));
+/// Competition mathematics (Hendrycks et al., "Measuring mathematical problem solving with the MATH
+/// dataset", 2021). "math": the 5,000 test problems {problem, level, type, solution}; the gold
+/// answer is the solution's last \boxed{…}. "math500": the 500 of them held out by Lightman et al.
+/// ("Let's verify step by step", 2023), {problem, answer}.
+///
+/// Prompt styles and token limits:
+///  - "evalchemy" (default): user turn "Problem: {p}\nMark your solution with \boxed\nAnswer:";
+///    4,096 (evalchemy's 32,768 is most models' whole context).
+///  - "qwen": system turn "Please reason step by step, and put your final answer within \boxed{}.",
+///    the problem as the user turn (Qwen2.5-Math); 2,048.
+///  - "4-shot": raw text "Problem:\n{p}\n\nSolution:" after four examples of our own
+///    ("own-shots-1") in the Minerva form, ended by "Problem:"; 1,024. Scores do not compare with
+///    lm-eval's minerva_math.
+///
+/// Rule answer-2: find_math_answer() with the boxed form (4-shot: Minerva form). Rules equal-4:
+/// "string" (string_equal(), as evalchemy reports; decides the verdict) and "minerva"
+/// (minerva_equal()). launch/scripts/math_values.py adds Math-Verify's verdict by value.
+class MathTask final : public Task {
+ public:
+  /// Throws ConfigError naming the styles if `options.prompt_style` is unknown or an old name.
+  MathTask(bool held_out, const TaskOptions& options) : held_out_(held_out) {
+    const std::string& style = options.prompt_style;
+    if (style == "qwen") {
+      style_ = Style::qwen;
+    } else if (style == "4-shot") {
+      style_ = Style::own_shots;
+    } else if (style == "lm-eval") {
+      throw ConfigError(fmt::format(
+          "task {}: prompt style 'lm-eval' is now called '4-shot' (its examples are not "
+          "lm-eval's)",
+          MathTask::name()));
+    } else if (!style.empty() && style != "evalchemy") {
+      throw ConfigError(
+          fmt::format("task {}: unknown prompt style '{}': known are evalchemy, qwen, 4-shot",
+                      MathTask::name(), style));
+    }
   }
-}
 
-std::string MathTask::name() const { return problems_ == Problems::all ? "math" : "math500"; }
+  [[nodiscard]] std::string name() const override { return held_out_ ? "math500" : "math"; }
 
-std::string MathTask::version() const {
-  const char* style = style_ == Style::evalchemy ? "evalchemy"
-                      : style_ == Style::qwen    ? "qwen"
-                                                 : "4-shot-own-shots-1";
-  return fmt::format("{}/{}/answer-2/equal-4", name(), style);
-}
-
-std::vector<TaskRecord> MathTask::load(const std::filesystem::path& data) const {
-  const std::string file = problems_ == Problems::all ? "test.jsonl" : "math500.jsonl";
-  std::vector<TaskRecord> records = load_task_records(
-      data, name(), {"math/" + file, "math/" + file + ".gz", file, file + ".gz"},
-      problems_ == Problems::all ? std::vector<std::string>{"problem", "level", "type", "solution"}
-                                 : std::vector<std::string>{"problem", "answer"});
-  for (const TaskRecord& record : records) {
-    static_cast<void>(gold_answer(record));
+  [[nodiscard]] std::string version() const override {
+    const char* style = style_ == Style::evalchemy ? "evalchemy"
+                        : style_ == Style::qwen    ? "qwen"
+                                                   : "4-shot-own-shots-1";
+    return fmt::format("{}/{}/answer-2/equal-4", name(), style);
   }
-  return records;
-}
 
-TaskPrompt MathTask::prompt(const TaskRecord& record) const {
-  const std::string& problem = record.fields.at("problem");
-  switch (style_) {
-    case Style::evalchemy:
-      return {.messages = {
-                  {"user", "Problem: " + problem + "\nMark your solution with \\boxed\nAnswer:"}}};
-    case Style::qwen:
-      return {.messages = {{"system", std::string(kBoxedSystem)}, {"user", problem}}};
-    case Style::own_shots:
-      return {.messages = {},
-              .prefix = std::string(kShots) + "Problem:\n" + problem + "\n\nSolution:"};
+  /// Reads math/test.jsonl(.gz), math/math500.jsonl(.gz) or a file of that form.
+  [[nodiscard]] std::vector<TaskRecord> load(const std::filesystem::path& data) const override {
+    const std::string file = held_out_ ? "math500.jsonl" : "test.jsonl";
+    std::vector<TaskRecord> records = load_task_records(
+        data, name(), {"math/" + file, "math/" + file + ".gz", file, file + ".gz"},
+        held_out_ ? std::vector<std::string>{"problem", "answer"}
+                  : std::vector<std::string>{"problem", "level", "type", "solution"});
+    for (const TaskRecord& record : records) {
+      static_cast<void>(gold_answer(record));
+    }
+    return records;
   }
-  throw InternalError("unknown prompt style");
-}
 
-std::int64_t MathTask::default_max_new_tokens() const {
-  return style_ == Style::evalchemy ? 4096 : (style_ == Style::qwen ? 2048 : 1024);
-}
-
-std::vector<std::string> MathTask::stop_texts() const {
-  return style_ == Style::own_shots ? std::vector<std::string>{"Problem:"}
-                                    : std::vector<std::string>{};
-}
-
-std::optional<std::string> MathTask::extract(std::string_view completion,
-                                             const TaskRecord& /*record*/) const {
-  const auto answer = find_math_answer(
-      completion, style_ == Style::own_shots ? MathAnswerForm::minerva : MathAnswerForm::boxed);
-  return answer ? std::optional<std::string>(answer->text) : std::nullopt;
-}
-
-std::optional<TaskRecord> MathTask::reference_record(std::string_view reference) const {
-  const auto boxed = last_boxed(reference);
-  const std::string answer(boxed ? *boxed : reference);
-  return TaskRecord{"reference", {{"answer", answer}, {"solution", "\\boxed{" + answer + "}"}}};
-}
-
-std::string MathTask::gold_answer(const TaskRecord& record) const {
-  const auto answer = problems_ == Problems::all
-                          ? last_boxed(record.fields.at("solution"))
-                          : std::optional<std::string_view>(record.fields.at("answer"));
-  if (!answer || answer->find_first_not_of(" \t\r\n") == std::string_view::npos) {
-    throw DataError(fmt::format(
-        "{}: its {}", record.id,
-        problems_ == Problems::all ? "solution has no \\boxed answer" : "answer is empty"));
+  [[nodiscard]] TaskPrompt prompt(const TaskRecord& record) const override {
+    const std::string& problem = record.fields.at("problem");
+    switch (style_) {
+      case Style::evalchemy:
+        return {.messages = {{"user", "Problem: " + problem +
+                                          "\nMark your solution with \\boxed\nAnswer:"}}};
+      case Style::qwen:
+        return {.messages = {{"system", std::string(kBoxedSystem)}, {"user", problem}}};
+      case Style::own_shots:
+        return {.messages = {},
+                .prefix = std::string(kShots) + "Problem:\n" + problem + "\n\nSolution:"};
+    }
+    throw InternalError("unknown prompt style");
   }
-  return std::string(*answer);
-}
 
-Verdict MathTask::grade(const std::optional<std::string>& answer, const TaskRecord& record,
-                        CodeRunner* /*runner*/) const {
-  const std::string gold = gold_answer(record);
-  if (!answer) {
-    Verdict verdict{VerdictStatus::fail, "no answer in the completion", std::nullopt};
-    verdict.rules = {{"string", false}, {"minerva", false}};
+  [[nodiscard]] std::int64_t default_max_new_tokens() const override {
+    return style_ == Style::evalchemy ? 4096 : (style_ == Style::qwen ? 2048 : 1024);
+  }
+
+  [[nodiscard]] std::vector<std::string> stop_texts() const override {
+    return style_ == Style::own_shots ? std::vector<std::string>{"Problem:"}
+                                      : std::vector<std::string>{};
+  }
+
+  [[nodiscard]] std::optional<std::string> extract(std::string_view completion,
+                                                   const TaskRecord& /*record*/) const override {
+    const auto answer = find_math_answer(
+        completion, style_ == Style::own_shots ? MathAnswerForm::minerva : MathAnswerForm::boxed);
+    return answer ? std::optional<std::string>(answer->text) : std::nullopt;
+  }
+
+  /// Takes an answer, or a solution with a boxed one.
+  [[nodiscard]] std::optional<TaskRecord> reference_record(
+      std::string_view reference) const override {
+    const auto boxed = last_boxed(reference);
+    const std::string answer(boxed ? *boxed : reference);
+    return TaskRecord{"reference", {{"answer", answer}, {"solution", "\\boxed{" + answer + "}"}}};
+  }
+
+  [[nodiscard]] Verdict grade(const std::optional<std::string>& answer, const TaskRecord& record,
+                              CodeRunner* /*runner*/) const override {
+    const std::string gold = gold_answer(record);
+    if (!answer) {
+      Verdict verdict{VerdictStatus::fail, "no answer in the completion", std::nullopt};
+      verdict.rules = {{"string", false}, {"minerva", false}};
+      return verdict;
+    }
+    Verdict verdict{string_equal(gold, *answer) ? VerdictStatus::pass : VerdictStatus::fail, "",
+                    answer};
+    verdict.rules = {{"string", verdict.status == VerdictStatus::pass},
+                     {"minerva", minerva_equal(gold, *answer)}};
+    if (verdict.status == VerdictStatus::fail) {
+      verdict.reason = fmt::format("{} instead of {}", shortened(*answer), shortened(gold));
+    }
     return verdict;
   }
-  Verdict verdict{string_equal(gold, *answer) ? VerdictStatus::pass : VerdictStatus::fail, "",
-                  answer};
-  verdict.rules = {{"string", verdict.status == VerdictStatus::pass},
-                   {"minerva", minerva_equal(gold, *answer)}};
-  if (verdict.status == VerdictStatus::fail) {
-    verdict.reason = fmt::format("{} instead of {}", shortened(*answer), shortened(gold));
+
+ private:
+  /// Throws DataError if there is none.
+  [[nodiscard]] std::string gold_answer(const TaskRecord& record) const {
+    const auto answer = held_out_ ? std::optional<std::string_view>(record.fields.at("answer"))
+                                  : last_boxed(record.fields.at("solution"));
+    if (!answer || answer->find_first_not_of(" \t\r\n") == std::string_view::npos) {
+      throw DataError(
+          fmt::format("{}: its {}", record.id,
+                      held_out_ ? "answer is empty" : "solution has no \\boxed answer"));
+    }
+    return std::string(*answer);
   }
-  return verdict;
+
+  enum class Style : std::uint8_t { evalchemy, qwen, own_shots };
+
+  bool held_out_;
+  Style style_ = Style::evalchemy;
+};
+
+}  // namespace
+
+std::unique_ptr<Task> make_math(bool held_out, const TaskOptions& options) {
+  return std::make_unique<MathTask>(held_out, options);
 }
 
 }  // namespace jforge

@@ -1,11 +1,9 @@
-#include "data/tasks/math/gsm8k_task.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
 
-#include "data/tasks/math/answer_number.h"
+#include "data/tasks/task.h"
 #include "runtime/error.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"

@@ -1,5 +1,3 @@
-#include "data/tasks/code/humaneval_task.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,11 +1,10 @@
-#include "data/tasks/math/ledger_task.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 
+#include "data/tasks/task.h"
 #include "runtime/error.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "data/tasks/math/answer_number.h"
-#include "data/tasks/math/math_string_rules.h"
 
 namespace jforge {
 namespace {

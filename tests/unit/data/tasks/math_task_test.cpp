@@ -1,5 +1,3 @@
-#include "data/tasks/math/math_task.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +5,7 @@
 #include <fstream>
 
 #include "data/tasks/math/answer_number.h"
+#include "data/tasks/task.h"
 #include "runtime/error.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"

@@ -1,11 +1,10 @@
-#include "data/tasks/code/mbpp_task.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <fstream>
 
+#include "data/tasks/code/code_tasks.h"
 #include "runtime/error.h"
 #include "tests/support/python_code_runner.h"
 #include "tests/support/temporary_directory.h"
@@ -153,16 +152,15 @@ TEST(MbppTask, OnlyTheTestProblemsAreLoaded) {
         number);
   };
   std::ofstream(directory / "mbpp.jsonl") << line(10) << line(11) << line(510) << line(511);
-  const MbppTask task(MbppTask::Variant::full, {});
-  const auto records = task.load(directory.path());
+  const auto task = make_task("mbpp");
+  const auto records = task->load(directory.path());
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(records[0].id, "mbpp/11");
   EXPECT_EQ(records[1].fields.at("task_id"), "510");
-  EXPECT_EQ(task.load_all(directory / "mbpp.jsonl").size(), 4u);
+  EXPECT_EQ(load_all_mbpp(MbppSet::full, directory / "mbpp.jsonl").size(), 4u);
   std::ofstream(directory / "mbpp.jsonl") << line(10);
-  EXPECT_THROW(static_cast<void>(task.load(directory.path())), DataError);
-  EXPECT_THROW(static_cast<void>(MbppTask(MbppTask::Variant::sanitized, {}).load(directory.path())),
-               DataError);
+  EXPECT_THROW(static_cast<void>(task->load(directory.path())), DataError);
+  EXPECT_THROW(static_cast<void>(make_task("mbpp_sanitized")->load(directory.path())), DataError);
 }
 
 /// A set's order depends on the hash seed.
@@ -192,15 +190,13 @@ TEST(MbppPlus, TheOldRulesDoNotTakeOrdersOfSetsThatAgreeByAccident) {
 TEST(MbppTask, TheRealFilesLoadWhole) {
   SKIP_WITHOUT_TEST_DATA("mbpp");
   const fs::path data = test::test_data();
-  const MbppTask full(MbppTask::Variant::full, {});
-  const auto all = full.load_all(data);
+  const auto all = load_all_mbpp(MbppSet::full, data);
   ASSERT_EQ(all.size(), 974u);
-  EXPECT_EQ(full.load(data).size(), 500u);
-  EXPECT_EQ(full.load(data).front().id, "mbpp/11");
-  const MbppTask sanitized(MbppTask::Variant::sanitized, {});
-  EXPECT_EQ(sanitized.load_all(data).size(), 427u);
-  EXPECT_EQ(sanitized.load(data).size(), 257u);
-  EXPECT_EQ(sanitized.load(data).front().id, "mbpp_sanitized/11");
+  EXPECT_EQ(make_task("mbpp")->load(data).size(), 500u);
+  EXPECT_EQ(make_task("mbpp")->load(data).front().id, "mbpp/11");
+  EXPECT_EQ(load_all_mbpp(MbppSet::sanitized, data).size(), 427u);
+  EXPECT_EQ(make_task("mbpp_sanitized")->load(data).size(), 257u);
+  EXPECT_EQ(make_task("mbpp_sanitized")->load(data).front().id, "mbpp_sanitized/11");
   EXPECT_EQ(make_task("mbpp_plus")->load(data).size(), 378u);
   EXPECT_EQ(make_task("mbpp_plus")->load(data)[2].id, "mbpp_plus/4");
   EXPECT_EQ(make_task("mbpp_plus@0.1.0")->load(data).size(), 399u);
@@ -213,7 +209,7 @@ TEST(MbppTask, TheRealFilesLoadWhole) {
                 evalplus_prompt(problem.fields.at("prompt")).messages.at(0).content);
     }
   }
-  const std::string evalchemy = full.prompt(all[10]).messages.at(0).content;
+  const std::string evalchemy = make_task("mbpp")->prompt(all[10]).messages.at(0).content;
   const std::string raw = make_task("mbpp", {.prompt_style = "lm-eval"})->prompt(all[10]).prefix;
   for (std::size_t i = 1; i <= 3; ++i) {
     EXPECT_THAT(raw, HasSubstr(all[i].fields.at("code") + "\n[DONE]\n\n"));

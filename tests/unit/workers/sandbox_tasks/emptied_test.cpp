@@ -1,4 +1,4 @@
-#include "data/tasks/code/mbpp_task.h"
+#include "data/tasks/code/code_tasks.h"
 #include "tests/unit/workers/sandbox_tasks/benchmark_fixture.h"
 
 namespace jforge {
@@ -37,8 +37,7 @@ TEST_F(Emptied, HumanevalFails) {
 }
 
 TEST_F(Emptied, MbppFails) {
-  const MbppTask task(MbppTask::Variant::full, {});
-  expect_failures(task, task.load_all(data_), called_function);
+  expect_failures(*make_task("mbpp"), load_all_mbpp(MbppSet::full, data_), called_function);
 }
 
 }  // namespace
