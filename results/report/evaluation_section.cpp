@@ -1,5 +1,3 @@
-#include "results/report/evaluation_section.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 
 #include "results/report/chart.h"
 #include "results/report/recorded_settings.h"
+#include "results/report/report_sections.h"
 #include "results/report/speed_figures.h"
 #include "runtime/error.h"
 

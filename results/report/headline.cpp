@@ -1,10 +1,9 @@
-#include "results/report/headline.h"
-
 #include <fmt/format.h>
 
 #include <cmath>
 
 #include "results/report/recorded_settings.h"
+#include "results/report/report_sections.h"
 #include "results/report/speed_figures.h"
 
 namespace jforge {

@@ -2,13 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "results/report/evaluation_section.h"
-#include "results/report/headline.h"
 #include "results/report/metrics_reader.h"
+#include "results/report/report_sections.h"
 #include "results/report/report_text.h"
-#include "results/report/results_csv.h"
-#include "results/report/sweep_section.h"
-#include "results/report/training_section.h"
 #include "runtime/durable_file.h"
 
 namespace jforge {

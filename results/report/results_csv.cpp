@@ -1,9 +1,7 @@
-#include "results/report/results_csv.h"
-
 #include <algorithm>
 #include <vector>
 
-#include "results/report/evaluation_section.h"
+#include "results/report/report_sections.h"
 
 namespace jforge {
 

@@ -1,5 +1,3 @@
-#include "results/report/training_section.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +5,7 @@
 #include <cmath>
 
 #include "results/report/chart.h"
+#include "results/report/report_sections.h"
 #include "runtime/error.h"
 
 namespace jforge {

@@ -1,5 +1,3 @@
-#include "results/report/sweep_section.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 #include <functional>
 #include <regex>
 
+#include "results/report/report_sections.h"
 #include "runtime/error.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"

@@ -1,5 +1,3 @@
-#include "workers/evaluate/sandbox/namespace_setup.h"
-
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <sys/mount.h>
@@ -11,6 +9,8 @@
 #include <array>
 #include <cerrno>
 #include <cstdint>
+
+#include "workers/evaluate/sandbox/sandbox_internal.h"
 
 namespace jforge {
 namespace {

@@ -18,7 +18,7 @@
 #include <mutex>
 
 #include "runtime/error.h"
-#include "workers/evaluate/sandbox/namespace_setup.h"
+#include "workers/evaluate/sandbox/sandbox_internal.h"
 
 namespace jforge {
 namespace {

@@ -15,8 +15,8 @@
 #include "runtime/log.h"
 #include "runtime/machine_load.h"
 #include "runtime/text_seal.h"
-#include "workers/evaluate/sandbox/harness_source.h"
 #include "workers/evaluate/sandbox/sandbox.h"
+#include "workers/evaluate/sandbox/sandbox_internal.h"
 
 namespace fs = std::filesystem;
 

@@ -9,10 +9,7 @@
 
 #include "runtime/error.h"
 #include "runtime/log.h"
-#include "workers/evaluate/sandbox/sandbox_init_image.h"
-#include "workers/evaluate/sandbox/sandbox_layout.h"
-#include "workers/evaluate/sandbox/sandbox_run.h"
-#include "workers/evaluate/sandbox/seccomp_filter.h"
+#include "workers/evaluate/sandbox/sandbox_internal.h"
 
 namespace jforge {
 namespace {

@@ -1,4 +1,4 @@
-#include "workers/evaluate/sandbox/sandbox_init_image.h"
+#include "workers/evaluate/sandbox/sandbox_internal.h"
 
 // JFORGE_SANDBOX_INIT: the executable's path at build time.
 __asm__(

@@ -1,9 +1,9 @@
-#include "workers/evaluate/sandbox/sandbox_layout.h"
-
 #include <fmt/format.h>
 
 #include <filesystem>
 #include <set>
+
+#include "workers/evaluate/sandbox/sandbox_internal.h"
 
 namespace jforge {
 namespace {

@@ -18,8 +18,7 @@
 #include <fstream>
 
 #include "runtime/error.h"
-#include "workers/evaluate/sandbox/harness_source.h"
-#include "workers/evaluate/sandbox/sandbox_layout.h"
+#include "workers/evaluate/sandbox/sandbox_internal.h"
 
 namespace jforge {
 namespace {

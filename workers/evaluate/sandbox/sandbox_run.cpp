@@ -1,5 +1,3 @@
-#include "workers/evaluate/sandbox/sandbox_run.h"
-
 #include <fmt/format.h>
 #include <sys/random.h>
 
@@ -11,6 +9,7 @@
 
 #include "runtime/error.h"
 #include "workers/evaluate/sandbox/harness_channel.h"
+#include "workers/evaluate/sandbox/sandbox_internal.h"
 
 namespace jforge {
 namespace {

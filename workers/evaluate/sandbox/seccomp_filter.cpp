@@ -1,5 +1,3 @@
-#include "workers/evaluate/sandbox/seccomp_filter.h"
-
 #include <fmt/format.h>
 #include <sched.h>
 #include <seccomp.h>
@@ -15,6 +13,7 @@
 #include <memory>
 
 #include "runtime/error.h"
+#include "workers/evaluate/sandbox/sandbox_internal.h"
 
 namespace jforge {
 namespace {

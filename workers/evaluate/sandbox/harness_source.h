@@ -1,7 +1,0 @@
-#pragma once
-
-namespace jforge {
-
-[[nodiscard]] const char* harness_source();
-
-}  // namespace jforge
