@@ -247,6 +247,36 @@ std::string why_lock_is_dead(const std::filesystem::path& directory) {
              : std::string();
 }
 
+std::string part_name(std::pair<int, int> part) {
+  return part.second == 1 ? std::string() : fmt::format("{}-of-{}", part.first, part.second);
+}
+
+std::unique_ptr<RunLock> lock_part(const std::filesystem::path& whole,
+                                   const std::filesystem::path& parts, const std::string& part) {
+  const std::filesystem::path own = part.empty() ? whole : parts / part;
+  make_directory(own);
+  auto lock = std::make_unique<RunLock>(own);
+  // After its own, so that at least one of two that exclude each other sees the other.
+  const auto expect_free = [&](const std::filesystem::path& other, const std::string& name) {
+    if (why_lock_is_dead(other).empty()) {
+      throw EnvironmentError(fmt::format(
+          "{} is in use by {}: wait for it, or choose another directory", whole.string(), name));
+    }
+  };
+  if (!part.empty()) {
+    expect_free(whole, "a job without --part");
+  } else if (!std::filesystem::exists(parts)) {
+    return lock;
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(parts)) {
+    const std::string name = entry.path().filename().string();
+    if (part.empty() || !name.ends_with(part.substr(part.find("-of-")))) {
+      expect_free(entry.path(), "part " + name);
+    }
+  }
+  return lock;
+}
+
 void RunLock::refresh_loop() {
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, std::chrono::duration<double>(timing_.refresh_seconds),

@@ -8,9 +8,11 @@
 #include <condition_variable>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 
 namespace jforge {
 
@@ -57,5 +59,14 @@ class RunLock {
 /// Returns why no job can hold `directory`/lock (missing, holder dead on this machine, or not
 /// refreshed for stale_seconds by this host's clock); empty if a job holds it. Takes nothing over.
 [[nodiscard]] std::string why_lock_is_dead(const std::filesystem::path& directory);
+
+/// Returns "K-of-N"; empty for 1 of 1.
+[[nodiscard]] std::string part_name(std::pair<int, int> part);
+/// Makes and locks `parts`/`part`, or `whole` if `part` is empty. Throws EnvironmentError if
+/// another job holds that lock, or one that excludes it: of the whole beside a part, of any part
+/// beside the whole, of a part of another division.
+[[nodiscard]] std::unique_ptr<RunLock> lock_part(const std::filesystem::path& whole,
+                                                 const std::filesystem::path& parts,
+                                                 const std::string& part);
 
 }  // namespace jforge

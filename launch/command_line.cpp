@@ -180,6 +180,13 @@ void add_set(CLI::App& sub, std::vector<std::string>& overrides) {
       ->allow_extra_args(false);  // In "--set a=b my.toml" the second word is not a setting.
 }
 
+void add_part(CLI::App& sub, std::pair<int, int>& part, const char* what) {
+  sub.add_option("--part", part,
+                 fmt::format("Decode the K-th of N parts of the {}; without it: take all", what))
+      ->type_name("K/N")
+      ->delimiter('/');
+}
+
 void add_model(CLI::App& sub, std::filesystem::path& model, bool required) {
   sub.add_option("--model", model, "Hugging Face directory")->type_name("DIR")->required(required);
 }
@@ -227,6 +234,9 @@ void add_job(CLI::App& app, CommandLine& line, const char* name, const char* hel
   }
   if (of == "generate" || of == "train") {
     sub->add_option("--round", options->round, "Round, from 1")->required();
+  }
+  if (of == "generate") {
+    add_part(*sub, options->part, "prompts");
   }
   run_distributed(*sub, line, options, command);
 }
@@ -324,11 +334,7 @@ void add_sweep(CLI::App& app, CommandLine& line) {
   add_model(*sub, options->model, false);
   sub->add_option("--out", options->out, "Directory for the results")->type_name("DIR");
   sub->add_option("--name", options->name, "The model's name in the results (its directory's)");
-  sub->add_option("--part", options->part,
-                  "Decode only the K-th of N parts of the combinations, beside jobs with the "
-                  "others; a later call without --part takes them all together")
-      ->type_name("K/N")
-      ->delimiter('/');
+  add_part(*sub, options->part, "combinations");
   run_distributed(*sub, line, options, sweep_command);
 }
 

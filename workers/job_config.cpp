@@ -231,7 +231,11 @@ std::int64_t JobConfig::total_steps(std::int32_t round, std::int64_t num_prompts
 
 std::vector<PromptId> JobConfig::prompts_of_round(std::int32_t round,
                                                   std::int64_t num_prompts) const {
-  return consumed_samples(sample_order(round, num_prompts), total_steps(round, num_prompts));
+  std::vector<PromptId> used =
+      consumed_samples(sample_order(round, num_prompts), total_steps(round, num_prompts));
+  int place = 0;
+  std::erase_if(used, [&](PromptId) { return place++ % part.second != part.first - 1; });
+  return used;
 }
 
 }  // namespace jforge

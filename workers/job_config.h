@@ -102,7 +102,8 @@ struct JobConfig {
   TrainConfig train;
   CheckpointConfig checkpoint;
   EvaluateConfig evaluate;
-  SweepConfig sweep;  ///< For `jforge sweep` alone, which validates it.
+  SweepConfig sweep;               ///< For `jforge sweep` alone, which validates it.
+  std::pair<int, int> part{1, 1};  ///< No key. The share of prompts_of_round(): the K-th of N.
 
   /// Throws ConfigError naming the key. `ranks`: world size, for batch checks.
   void validate(int ranks) const;
@@ -133,7 +134,8 @@ struct JobConfig {
   [[nodiscard]] SampleOrderOptions sample_order(std::int32_t round, std::int64_t num_prompts) const;
   /// Steps that round `round` trains on them. Throws ConfigError if they are too few for a step.
   [[nodiscard]] std::int64_t total_steps(std::int32_t round, std::int64_t num_prompts) const;
-  /// The prompts among them that round `round` trains on, in order of first use.
+  /// The prompts among them that round `round` trains on, in order of first use; of these every
+  /// N-th if there are parts.
   [[nodiscard]] std::vector<PromptId> prompts_of_round(std::int32_t round,
                                                        std::int64_t num_prompts) const;
 };

@@ -42,6 +42,8 @@ class RunLayout {
   [[nodiscard]] std::filesystem::path evaluation() const { return directory_ / "evaluation"; }
   [[nodiscard]] std::filesystem::path sweep() const { return directory_ / "sweep"; }
   [[nodiscard]] std::filesystem::path peak_flops() const { return directory_ / "peak_flops.json"; }
+  /// Run directories of `jforge generate --part`.
+  [[nodiscard]] std::filesystem::path parts() const { return directory_ / "parts"; }
   [[nodiscard]] std::filesystem::path logs() const { return directory_ / "logs"; }
 
  private:

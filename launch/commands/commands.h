@@ -26,6 +26,7 @@ struct JobOptions {
   std::optional<int> planned_ranks;   ///< With dry_run: ranks of the planned job.
   std::string device_plan;            ///< With dry_run: a known device; empty: this machine.
   std::optional<std::int32_t> round;  ///< generate and train: only this round.
+  std::pair<int, int> part{1, 1};     ///< generate: as in SweepOptions.
   std::optional<std::int64_t> first_round_steps;  ///< Runs only the first round.
   std::string inject;                             ///< Faults for tests.
 };

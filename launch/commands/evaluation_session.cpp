@@ -22,9 +22,7 @@ EvaluationSession::EvaluationSession(const MpiSession& session, const Settings& 
       out_(settings.out.empty() ? settings.default_out : settings.out),
       folder_(settings.folder),
       shows_tables_(settings.shows_tables),
-      part_(settings.part.second > 1
-                ? fmt::format("{}-of-{}", settings.part.first, settings.part.second)
-                : "") {
+      part_(part_name(settings.part)) {
   load_configuration(comm_, settings.config, [&](const std::string& text) {
     config_ = read_job_config(text, settings.config.string(), settings.overrides);
     config_.model.choose_for(resolve_device(config_.model.device));
@@ -53,32 +51,11 @@ EvaluationSession::EvaluationSession(const MpiSession& session, const Settings& 
   }
 }
 
-// The parts of one division share `out`. A job takes its own lock before it looks at the others',
-// so that at least one of two that exclude each other sees the other.
 void EvaluationSession::take_output() {
-  const std::filesystem::path parts = out_ / (folder_ + ".parts");
-  const bool alone = part_.empty();
   make_directory(directory());
-  make_directory(alone ? out_ : parts / part_);
-  lock_.emplace(alone ? out_ : parts / part_);
-  const auto expect_free = [&](const std::filesystem::path& other, const std::string& name) {
-    if (why_lock_is_dead(other).empty()) {
-      throw EnvironmentError(fmt::format("{} is in use by {}: wait for it, or choose another --out",
-                                         out_.string(), name));
-    }
-  };
-  if (!alone) {
-    expect_free(out_, "a job without --part");
-  } else if (!std::filesystem::exists(parts)) {
-    return;
-  }
-  for (const auto& entry : std::filesystem::directory_iterator(parts)) {
-    const std::string name = entry.path().filename().string();
-    if (alone || !name.ends_with(part_.substr(part_.find("-of-")))) {
-      expect_free(entry.path(), "part " + name);
-    }
-  }
-  if (alone) {
+  const std::filesystem::path parts = out_ / (folder_ + ".parts");
+  lock_ = lock_part(out_, parts, part_);
+  if (part_.empty()) {
     std::filesystem::remove_all(parts);
   }
 }

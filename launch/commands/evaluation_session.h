@@ -72,7 +72,7 @@ class EvaluationSession {
   std::string part_;  ///< "K-of-N"; empty: the only job.
   std::optional<ControlPlane> control_;
   std::unique_ptr<KernelSet> kernels_;
-  std::optional<RunLock> lock_;  ///< On out_, or this part of it; rank 0 only.
+  std::unique_ptr<RunLock> lock_;  ///< On out_, or this part of it; rank 0 only.
   MemoryAccount account_{"evaluation"};
   std::unique_ptr<HfModel> model_;
   ProgressDisplay display_;

@@ -139,6 +139,11 @@ JobConfig load_job_config(const Communicator& comm, const JobOptions& options,
     }
     config.validate(options.planned_ranks.value_or(comm.size()));
     expect_round(options, config, phases);
+    if (options.part.first < 1 || options.part.first > options.part.second) {
+      throw ConfigError(fmt::format("--part {}/{}: give K/N with K from 1 to N", options.part.first,
+                                    options.part.second));
+    }
+    config.part = options.part;
   });
   return config;
 }
@@ -157,8 +162,9 @@ class Job {
         control_(comm_, clock_,
                  {config_.run.heartbeat_limit_seconds, config_.run.hang_limit_seconds}),
         identity_(job_identity(comm_, config_)),
-        directory_(comm_, {config_.run.directory, write_toml(job_fields(config_)), identity_,
-                           options.accept_changes, options.resume == "never"}),
+        directory_(comm_,
+                   {config_.run.directory, write_toml(job_fields(config_)), identity_,
+                    options.accept_changes, options.resume == "never", part_name(options.part)}),
         kernels_(make_job_kernels(comm_, config_.model.device, directory_.bfloat16_sums())) {
     record_bfloat16_sums(directory_.bfloat16_sums(), identity_);
     warn_of_rounding(comm_, config_.model.decode_weights);
@@ -212,6 +218,9 @@ class Job {
   JobConfig load_config(const JobOptions& options) {
     clock_.enter("read the configuration");
     JobConfig config = load_job_config(comm_, options, phases_);
+    if (options.part.second > 1) {
+      config.run.directory = RunLayout(config.run.directory).parts() / part_name(options.part);
+    }
     clock_.set_deadline(config.run.hang_limit_seconds);
     clock_.enter("open the run directory");
     return config;
@@ -477,10 +486,10 @@ ExitCode generate_command(const JobOptions& options, const MpiSession& session) 
             facts.rounds_trained >= round - 1,
             fmt::format("round {} generates from the model of round {}, which is not trained yet",
                         round, round - 1));
-        if (facts.round_generated >= round) {
-          return std::nullopt;
-        }
-        return Command{Command::Kind::generate, round, {}};
+        const bool to_take = facts.rounds_trained < round && !facts.open.of_parts.empty();
+        return facts.round_generated >= round && !to_take
+                   ? std::nullopt
+                   : std::optional<Command>({Command::Kind::generate, round, {}});
       });
 }
 

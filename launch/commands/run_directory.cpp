@@ -88,6 +88,18 @@ EarlierStarts earlier_starts(const std::filesystem::path& directory) {
   return known;
 }
 
+/// Gives a part the prompts and checkpoints of the whole, and its identity.
+void share_with_part(const RunLayout& whole, const RunLayout& part) {
+  for (const auto& link : {part.prompts(), part.prompts_report(), part.checkpoints()}) {
+    if (!std::filesystem::is_symlink(link)) {
+      std::filesystem::create_symlink("../.." / link.filename(), link);
+    }
+  }
+  if (std::filesystem::exists(whole.identity()) && !std::filesystem::exists(part.identity())) {
+    publish_file(part.identity(), read_file(whole.identity()));
+  }
+}
+
 double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -146,8 +158,12 @@ RunDirectory::RunDirectory(const Communicator& comm, const Settings& settings)
     if (!owner_) {
       return;
     }
-    make_directory(directory_);
-    lock_.emplace(directory_);
+    const RunLayout whole(settings.part.empty() ? directory_
+                                                : directory_.parent_path().parent_path());
+    lock_ = lock_part(whole.directory(), whole.parts(), settings.part);
+    if (!settings.part.empty()) {
+      share_with_part(whole, RunLayout(directory_));
+    }
     sweep_temporaries(directory_);  // Left by a killed attempt: the lock excludes other writers.
     if (settings.must_be_new && holds_work(RunLayout(directory_))) {
       throw ConfigError(directory_.string() +

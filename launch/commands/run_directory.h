@@ -42,6 +42,7 @@ class RunDirectory {
     Identity identity;            ///< Compared with the recorded one once there is work.
     std::vector<std::string> accepted_changes;  ///< Keys, for identity.json.
     bool must_be_new = false;                   ///< --resume never
+    std::string part = {};  ///< "K-of-N" if `directory` is that part of a run (RunLayout::parts).
   };
   /// Collective. Rank 0 locks the directory; a nonce proves that every rank sees it
   /// (publication_wait_seconds()). Once holds_work(), the identity must match the recorded one.
@@ -96,7 +97,7 @@ class RunDirectory {
   bool signs_lost_ = false;      ///< A write failed, and that was logged.
   std::string identity_record_;  ///< For identity.json, by record().
   std::string resolved_config_;  ///< For resolved_config.toml, by record().
-  std::optional<RunLock> lock_;
+  std::unique_ptr<RunLock> lock_;
   std::optional<RunJournal> journal_;
   std::optional<AppendLog> metrics_;
   std::map<std::string, TensorboardLog> curves_;  ///< This attempt's, by folder of tensorboard/.

@@ -29,8 +29,8 @@ class Slurm(EndToEndTest):
         cls.addClassCleanup(cls.cluster.__exit__)
         cls.cluster.start()
 
-    def submit(self, name, *options, fault="", config=None):
-        """`fault` is injected into the first start."""
+    def submit(self, name, *options, fault="", config=None, words=()):
+        """`fault` is injected into the first start; `words` are jforge's."""
         path, run = config or self.config(name)
         binary = BINARY
         if fault:
@@ -42,8 +42,8 @@ class Slurm(EndToEndTest):
         folder.mkdir()
         number = self.cluster.run(
             "sbatch", "--parsable", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=1", "--hint=multithread",
-            "--time=10", *options, SCRIPT, os.path.relpath(path, folder), os.path.relpath(run, folder), cwd=folder,
-            environment={**ENVIRONMENT, "JFORGE": str(binary)}).strip()
+            "--time=10", *options, SCRIPT, os.path.relpath(path, folder), os.path.relpath(run, folder), *words,
+            cwd=folder, environment={**ENVIRONMENT, "JFORGE": str(binary)}).strip()
         self.assertRegex(number, r"^\d+$")
         return number, run, folder / f"jforge-{number}.log"
 
@@ -105,6 +105,17 @@ class Slurm(EndToEndTest):
         number, run, log = self.submit("killed", fault="kill@train:1:4")
         text = self.wait_for_end(number, log, "COMPLETED", "0:0", 1)
         self.assertIn("ended with exit code 137", text)
+        self.expect_same_end(run)
+
+    def test_an_array_generates_the_parts_of_a_round(self):
+        config = self.config("array")
+        self.jforge("import", config[0])
+        number, run, log = self.submit("array", "--array=1-2", "--nodes=1", config=config, words=("--round", "1"),
+                                       fault="kill@generate:0:3")
+        for task in (1, 2):
+            self.wait_for_end(f"{number}_{task}", log, "COMPLETED", "0:0", 1)
+        number, run, log = self.submit("array-whole", config=config)
+        self.assertRegex(self.wait_for_end(number, log, "COMPLETED", "0:0", 0), r"takes \d+ shards of parts")
         self.expect_same_end(run)
 
     def test_after_a_lost_node_it_continues(self):

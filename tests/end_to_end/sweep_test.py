@@ -108,9 +108,7 @@ class Sweep(EndToEndTest):
         delays = ",".join(f"delay@evaluate:0:{visit}" for visit in range(1, 1000))
         first = self.start(self.command(*words, "--part", "1/2", "--inject", delays))  # until the others have been tried
         self.wait_for_text(first, "delay@evaluate:0:1")
-        for part, says in ((("--part", "1/2"), "is in use by"), (("--part", "2/3"), "is in use by part 1-of-2"),
-                           ((), "is in use by part 1-of-2")):
-            self.assertIn(says, self.jforge(*words, *part, expect=4).lines()[0])
+        self.assertIn("is in use by part 1-of-2", self.jforge(*words, expect=4).lines()[0])
         done = self.jforge(*words, "--part", "2/2", ranks=2)
         self.assertIn("Part 2-of-2 is done", done.out)
         first.send_signal(signal.SIGUSR2)

@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -50,6 +51,9 @@ GenerateOptions generate_options(const JobConfig& config, std::int32_t round,
   options.schedule = config.noise_schedule(round);
   return options;
 }
+
+/// Part K numbers its leases from K times as many, so that its shards fit beside the others'.
+constexpr LeaseId kLeasesOfPart = 1'000'000;
 
 /// Commits as a shard those of the trajectories that no other attempt commits.
 /// Runs on a thread of its own.
@@ -104,40 +108,76 @@ void warn_of_cut_answers(const Communicator& comm, std::int32_t round, const Ans
   }
 }
 
+/// Reads a shard, or only the index's line of it. Lists it if it is damaged or stale.
+std::optional<ShardInfo> fitting_shard(const std::filesystem::path& path, const ShardIndex& index,
+                                       const std::string& expected, OpenPrompts& open) {
+  try {
+    std::optional<ShardInfo> shard = index.find(path);
+    const bool remembered = shard.has_value();
+    if (!remembered) {
+      shard = TrajectoryReader(path).info();
+    }
+    if (shard->identity.identity != expected) {
+      open.stale.push_back(path);
+      return std::nullopt;
+    }
+    // A damaged index is written again as a whole.
+    if (path.parent_path() == open.directory && (!remembered || !open.index_damage.empty())) {
+      open.not_remembered.push_back(*shard);
+    }
+    return shard;
+  } catch (const DataError& error) {
+    open.damaged.push_back({path, error.what()});
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 OpenPrompts GeneratePhase::open_prompts(std::int32_t round) const {
   const std::string expected =
       trajectory_identity(identity_, round, weights_.generator_origin(round));
-  const std::filesystem::path directory = layout_.trajectories(round);
-  const ShardIndex index = ShardIndex::read(directory);
   OpenPrompts open;
-  open.directory = directory;
+  open.directory = layout_.trajectories(round);
+  const ShardIndex index = ShardIndex::read(open.directory);
   open.index_damage = index.damage();
+  const LeaseId series = config_.part.second == 1 ? 0 : config_.part.first;
+  open.next_lease = series * kLeasesOfPart;
   std::vector<ShardInfo> fit;
-  for (const auto& [lease, path] : list_committed_shards(directory)) {
-    open.next_lease = std::max(open.next_lease, lease + 1);
-    std::optional<ShardInfo> shard = index.find(path);
-    const bool remembered = shard.has_value();
-    try {
-      if (!remembered) {
-        shard = TrajectoryReader(path).info();
-      }
-    } catch (const DataError& error) {
-      open.damaged.push_back({path, error.what()});
-      continue;
+  std::set<std::filesystem::path> names;
+  for (const auto& [lease, path] : list_committed_shards(open.directory)) {
+    if (lease / kLeasesOfPart == series) {
+      open.next_lease = std::max(open.next_lease, lease + 1);
     }
-    if (shard->identity.identity != expected) {
-      open.stale.push_back(path);
-      continue;
+    names.insert(path.filename());
+    if (auto shard = fitting_shard(path, index, expected, open)) {
+      fit.push_back(*std::move(shard));
     }
-    // A damaged index is written again as a whole.
-    if (!remembered || !open.index_damage.empty()) {
-      open.not_remembered.push_back(*shard);
-    }
-    fit.push_back(std::move(*shard));
   }
-  const TrajectoryStore done = TrajectoryStore::of(std::move(fit));
+  TrajectoryStore done = TrajectoryStore::of(fit);
+  std::set<PromptId> of_parts;
+  std::error_code no_parts;
+  for (const auto& part : std::filesystem::directory_iterator(layout_.parts(), no_parts)) {
+    const std::filesystem::path directory = RunLayout(part.path()).trajectories(round);
+    const ShardIndex index_of_part = ShardIndex::read(directory);
+    for (const auto& [lease, path] : list_committed_shards(directory)) {
+      if (names.contains(path.filename())) {
+        continue;  // Taken by an earlier start.
+      }
+      auto shard = fitting_shard(path, index_of_part, expected, open);
+      const auto known = [&](PromptId id) { return done.contains(id) || of_parts.contains(id); };
+      // The whole job, or a part of another division, may have generated a prompt, too.
+      if (shard && std::ranges::none_of(shard->prompt_ids, known)) {
+        names.insert(path.filename());
+        of_parts.insert(shard->prompt_ids.begin(), shard->prompt_ids.end());
+        open.of_parts.push_back(*shard);
+        fit.push_back(*std::move(shard));
+      }
+    }
+  }
+  if (!open.of_parts.empty()) {
+    done = TrajectoryStore::of(std::move(fit));
+  }
   const PromptStore prompts = PromptStore::open(layout_.prompts());
   for (const PromptId id : config_.prompts_of_round(round, prompts.size())) {
     if (!done.contains(id)) {
@@ -154,9 +194,21 @@ void set_aside(const OpenPrompts& open) {
   if (!open.index_damage.empty()) {
     ShardIndex::forget(open.directory);
   }
-  if (!open.not_remembered.empty()) {
+  std::vector<ShardInfo> to_remember = open.not_remembered;
+  if (!open.of_parts.empty()) {
+    make_directory(open.directory);
+    log_info("takes {} shards of parts", open.of_parts.size());
+  }
+  for (ShardInfo shard : open.of_parts) {
+    const std::filesystem::path own = open.directory / shard.path.filename();
+    std::filesystem::create_hard_link(shard.path, own);
+    shard.path = own;
+    to_remember.push_back(std::move(shard));
+  }
+  if (!to_remember.empty()) {
+    sync_directory(open.directory);
     ShardIndexLog log(open.directory, 0);
-    for (const ShardInfo& shard : open.not_remembered) {
+    for (const ShardInfo& shard : to_remember) {
       log.append(shard);
     }
   }

@@ -130,6 +130,13 @@ for argument in -n 4 OMP_NUM_THREADS slot:PE=3 oob_tcp_keepalive_time "$work/bin
 done
 grep -qx -- --oversubscribe "$work/mpirun_arguments" && fail "mpirun got an option for local runs"
 
+array=(SLURM_ARRAY_TASK_ID=2 SLURM_ARRAY_TASK_MIN=1 SLURM_ARRAY_TASK_MAX=4)
+run_case "task of an array" 'say finished; mv "$WORK/run/run.json" "$WORK/run/parts/2-of-4"; exit 0' - "${array[@]}" SLURM_ARRAY_TASK_COUNT=4
+expect_code 0 not_requeued
+[[ "$(tr '\n' ' ' <"$work/mpirun_arguments")" == *"/jforge generate --part 2/4 some.toml --set run.directory=\"$work/run\" "* ]] || fail "not part 2/4"
+run_case "task of an array that is not 1-N" 'exit 0' - "${array[@]}" SLURM_ARRAY_TASK_COUNT=2
+expect_code 2 not_requeued
+
 run_case "warned before the time limit" "$stops_when_warned" USR2
 expect_code 0 requeued
 
