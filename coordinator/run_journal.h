@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 
 #include "runtime/append_log.h"
@@ -32,5 +33,13 @@ void show_run_status(const std::filesystem::path& run_directory, const nlohmann:
 
 /// "2025-01-31T12:00:00Z"
 [[nodiscard]] std::string utc_now();
+
+// metrics.prom of a run directory, for the textfile collector of Prometheus' node_exporter.
+
+/// One sample, with HELP and TYPE, per metric that `status` (run.json) has, labelled with `run`.
+[[nodiscard]] std::string run_metrics(const std::string& run, const nlohmann::json& status);
+
+/// Replaces metrics.prom atomically. Throws EnvironmentError.
+void write_run_metrics(const std::filesystem::path& run_directory, const nlohmann::json& status);
 
 }  // namespace jforge

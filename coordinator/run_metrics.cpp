@@ -1,11 +1,10 @@
-#include "coordinator/run_metrics.h"
-
 #include <fmt/format.h>
 
 #include <array>
 #include <chrono>
 #include <string_view>
 
+#include "coordinator/run_journal.h"
 #include "runtime/durable_file.h"
 
 namespace jforge {

@@ -174,7 +174,7 @@ struct ExportOptions {
 
 [[nodiscard]] ExitCode verify_command(const std::filesystem::path& path);
 [[nodiscard]] ExitCode inspect_command(const std::filesystem::path& path);
-/// Compares two runs or evaluations (results/report/run_comparison.h).
+/// Compares two runs or evaluations (results/report/report.h).
 [[nodiscard]] ExitCode compare_command(const std::filesystem::path& first,
                                        const std::filesystem::path& second);
 

@@ -4,7 +4,7 @@
 
 #include "launch/commands/commands.h"
 #include "launch/config/bounded_toml.h"
-#include "results/report/run_comparison.h"
+#include "results/report/report.h"
 #include "runtime/read_file.h"
 
 namespace jforge {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "checkpoints/checkpoint_manifest.h"
-#include "coordinator/run_metrics.h"
+#include "coordinator/run_journal.h"
 #include "data/trajectories/trajectory_store.h"
 #include "results/report/metrics_reader.h"
 #include "runtime/bounded_json.h"

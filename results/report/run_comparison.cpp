@@ -1,5 +1,3 @@
-#include "results/report/run_comparison.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +11,7 @@
 
 #include "results/analysis/paired_comparison.h"
 #include "results/report/recorded_settings.h"
+#include "results/report/report.h"
 #include "results/report/report_text.h"
 #include "results/report/speed_figures.h"
 #include "runtime/bounded_json.h"

@@ -1,10 +1,9 @@
-#include "data/tasks/code/evalplus_sanitizer.h"
-
 #include <fmt/format.h>
 
 #include <utility>
 
 #include "data/tasks/code/code_tasks.h"
+#include "data/tasks/code/evalplus_grader.h"
 #include "data/tasks/code/json_tree.h"
 #include "data/tokenizer/unicode.h"
 #include "runtime/error.h"

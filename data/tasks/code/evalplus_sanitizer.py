@@ -1,4 +1,4 @@
-"""Extracts the program from a model's answer as EvalPlus does (evalplus_sanitizer.h). Runs in the sandbox."""
+"""Extracts the program from a model's answer as EvalPlus does (evalplus_grader.h). Runs in the sandbox."""
 
 import ast
 import re

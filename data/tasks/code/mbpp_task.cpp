@@ -6,7 +6,6 @@
 
 #include "data/tasks/code/code_tasks.h"
 #include "data/tasks/code/evalplus_grader.h"
-#include "data/tasks/code/evalplus_sanitizer.h"
 #include "runtime/error.h"
 
 namespace jforge {

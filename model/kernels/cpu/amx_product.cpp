@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "model/kernels/cpu/amx_product_internal.h"
 #include "model/kernels/cpu/denormals_internal.h"
 #include "model/kernels/cpu/vec_avx512_internal.h"
+#include "model/kernels/cpu/vector_kernels_internal.h"
 // The header below uses the vector type of the header above.
 #include "model/kernels/cpu/vector_int8_internal.h"
 

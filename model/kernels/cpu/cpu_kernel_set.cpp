@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "model/kernels/cpu/amx_product_internal.h"
 #include "model/kernels/cpu/cpu_kernel_set_internal.h"
+#include "model/kernels/cpu/vector_kernels_internal.h"
 
 namespace jforge {
 

@@ -1,5 +1,3 @@
-#include "coordinator/run_metrics.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 #include <sstream>
 #include <string>
 
+#include "coordinator/run_journal.h"
 #include "runtime/read_file.h"
 #include "tests/support/temporary_directory.h"
 

@@ -1,5 +1,3 @@
-#include "results/report/run_comparison.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +8,7 @@
 #include <regex>
 #include <sstream>
 
+#include "results/report/report.h"
 #include "runtime/error.h"
 #include "runtime/read_file.h"
 #include "tests/support/message_of.h"

@@ -4,12 +4,12 @@
 ///
 /// Each run is one process in its own user, pid, mount, network, ipc and uts namespaces, made by
 /// bubblewrap or our own code: a read-only view of system programs and libraries
-/// (sandbox_layout.h), a small writable tmpfs, no network, no capabilities, a seccomp filter
-/// (seccomp_filter.h), limits on memory, CPU time, files, threads and output, and wall-clock limits
-/// kept from outside. It cannot start processes; its output is discarded. When run() returns, the
-/// process and all that it wrote are gone. Sandboxes also end if this process dies or hangs: their
-/// first process (sandbox_init.c) kills the program when the pipe from here closes or its time
-/// limit has passed.
+/// (make_namespace_plan()), a small writable tmpfs, no network, no capabilities, a seccomp filter
+/// (make_seccomp_filter()), limits on memory, CPU time, files, threads and output, and wall-clock
+/// limits kept from outside. It cannot start processes; its output is discarded. When run()
+/// returns, the process and all that it wrote are gone. Sandboxes also end if this process dies or
+/// hangs: their first process (sandbox_init.c) kills the program when the pipe from here closes or
+/// its time limit has passed.
 ///
 /// Trust: harness.py loads the program as a module, confirms with a token, and only then receives a
 /// nonce and the check, later the arguments of one call at a time. Unexpected bytes, an early exit
