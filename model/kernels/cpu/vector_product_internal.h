@@ -229,9 +229,39 @@ inline std::int64_t product_groups(const TileProduct& t, std::int64_t column) {
   return column;
 }
 
+/// Every tile of rows unpacks its pairs. With few registers, and so few rows a tile, that costs
+/// more than the products' reads: from so many rows on each panel is unpacked once, into the L2
+/// cache.
+constexpr std::int64_t kUnpackedRows = 24;
+constexpr std::int64_t kUnpackedDepth = 1024;
+
+void unpacked_product(const TileProduct& t) {
+  alignas(64) float panel[kUnpackedDepth * kLanes];
+  TileProduct floats = t;
+  floats.b = panel;
+  floats.b_depth = kLanes;
+  floats.b_next = nullptr;
+  for (std::int64_t column = 0; column < t.columns; column += kLanes) {
+    const std::uint32_t* pairs = t.b_pairs + column / kLanes * t.b_panel;
+    for (std::int64_t k = 0; k < t.depth; k += 2, pairs += t.b_depth) {
+      store(panel + k * kLanes, even_of_pairs(load_pairs(pairs)));
+      store(panel + (k + 1) * kLanes, odd_of_pairs(load_pairs(pairs)));
+    }
+    floats.c = t.c + column;
+    floats.columns = t.columns - column < kLanes ? t.columns - column : kLanes;
+    floats.bias = t.bias == nullptr ? nullptr : t.bias + column;
+    product_groups<1, Operands::streamed>(floats, 0);
+  }
+}
+
 template <Operands kOperands>
 inline void product(const TileProduct& t) {
   std::int64_t column = 0;
+  if constexpr (kOperands == Operands::pairs && tile_panels(4) == 1) {
+    if (t.rows >= kUnpackedRows && t.depth <= kUnpackedDepth) {
+      return unpacked_product(t);
+    }
+  }
   if (t.rows == 1) {
     column = product_groups<tile_panels(1), kOperands>(t, column);
   } else if (t.rows < 4) {
