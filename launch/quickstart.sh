@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # quickstart.sh [--cuda]: installs missing packages, builds, runs the pipeline on the bundled small model with two CPU
-# ranks, and decodes an answer both ways, in about 5 minutes on 2 cores after the build. --cuda (needs nvcc): also builds
+# ranks, and decodes an answer both ways, in 5 to 8 minutes on 2 cores after the build. --cuda (needs nvcc): also builds
 # the CUDA kernels and computes on a device, which the ranks may share.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
