@@ -64,7 +64,7 @@ elif command -v nvcc >/dev/null || [ -x "${CUDACXX:-/usr/local/cuda/bin/nvcc}" ]
   cmake -S . -B "$cuda" -G Ninja -DJFORGE_CUDA=ON "${options[@]}"
   build_beside "$cuda" '' jforge gpu_tests
   cuda_build=$!
-  export JFORGE_CUDA12=${JFORGE_CUDA12:-$root/build/cuda12}  # NVIDIA's packages, for test cuda12.
+  export JFORGE_CUDA12=${JFORGE_CUDA12:-$root/build/cuda12}  # NVIDIA's packages (600 MB), for test cuda12.
   [ -e "$JFORGE_CUDA12" ] || python3 -m pip install -q --retries 1 --no-deps --target "$JFORGE_CUDA12" \
     'nvidia-cuda-runtime-cu12==12.4.*' 'nvidia-cublas-cu12==12.4.*' 'nvidia-cuda-nvcc-cu12==12.9.*' ||
     echo "No pip or PyPI: test cuda12 is left out"

@@ -19,7 +19,7 @@ std::unique_ptr<Task> make(const TaskOptions& options) {
   return made(variant, options);
 }
 
-/// A new task needs a class and a line here.
+/// A new task needs a class, a function that makes it, and a line here.
 const std::map<std::string, TaskMaker, std::less<>>& registry() {
   static const std::map<std::string, TaskMaker, std::less<>> tasks{
       {"gsm8k", make_gsm8k},
