@@ -154,6 +154,16 @@ class IoFault(PreloadedTest):
                 self.assertIn("io fault: open number 1", result.err, str(result))
                 self.assertEqual(self.bytes_of(self.uninterrupted(1)), self.bytes_of(run))
 
+    def test_shards_of_parts_are_copied_where_links_fail(self):
+        config, run = self.config("no-links")
+        self.jforge("import", config)
+        self.jforge("generate", config, "--round", "1", "--part", "1/2")
+        shard = sorted(run.glob("parts/1-of-2/round-1/trajectories/lease-*.h5"))[0]
+        result = self.jforge("generate", config, "--round", "1", env=self.environment(run, JFORGE_IO_FAULT="link:1:EPERM:lease-"))
+        self.assertIn(f"link number 1 on {run}/round-1/trajectories/{shard.name} fails now", result.err)
+        self.jforge("run", config)
+        self.assertEqual(self.bytes_of(self.uninterrupted(1)), self.bytes_of(run))
+
 
 class ShardIndex(PreloadedTest):
     def opened(self, config, run, *words):

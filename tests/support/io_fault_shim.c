@@ -3,9 +3,9 @@
  *   JFORGE_IO_ROOT=TEXT: affects and counts only files whose path begins with TEXT.
  *
  *   JFORGE_IO_FAULT=CALL:N:ERROR[:TEXT]: the Nth CALL (from 1) fails with ERROR; with TEXT, only
- * calls on paths that contain it after the root count. CALL is write, fsync, rename, open, close or
- * read (without mapped pages); ERROR is EIO, ENOSPC, EINTR, ESTALE, or SHORT (write only: writes
- * half of the bytes). With "N+" all later calls fail, too.
+ * calls on paths that contain it after the root count. CALL is write, fsync, rename, link, open,
+ * close or read (without mapped pages); ERROR is EIO, ENOSPC, EINTR, EPERM, ESTALE, or SHORT (write
+ * only: writes half of the bytes). With "N+" all later calls fail, too.
  *
  *   JFORGE_IO_COUNT=FILE: receives a line "CALL COUNT" for each call at exit.
  *
@@ -25,9 +25,19 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum call { CALL_WRITE, CALL_FSYNC, CALL_RENAME, CALL_OPEN, CALL_CLOSE, CALL_READ, CALLS };
+enum call {
+  CALL_WRITE,
+  CALL_FSYNC,
+  CALL_RENAME,
+  CALL_LINK,
+  CALL_OPEN,
+  CALL_CLOSE,
+  CALL_READ,
+  CALLS
+};
 
-static const char* const kCallNames[CALLS] = {"write", "fsync", "rename", "open", "close", "read"};
+static const char* const kCallNames[CALLS] = {"write", "fsync", "rename", "link",
+                                              "open",  "close", "read"};
 enum { NO_ERROR = 0, SHORT_WRITE = -1 };
 
 static atomic_long counts[CALLS];
@@ -43,6 +53,7 @@ static int error_number(const char* name) {
   if (strcmp(name, "EIO") == 0) return EIO;
   if (strcmp(name, "ENOSPC") == 0) return ENOSPC;
   if (strcmp(name, "EINTR") == 0) return EINTR;
+  if (strcmp(name, "EPERM") == 0) return EPERM;
   if (strcmp(name, "ESTALE") == 0) return ESTALE;
   if (strcmp(name, "SHORT") == 0) return SHORT_WRITE;
   return NO_ERROR;
@@ -124,22 +135,14 @@ ssize_t write(int descriptor, const void* bytes, size_t size) {
   return real(descriptor, bytes, verdict == SHORT_WRITE && size > 1 ? size / 2 : size);
 }
 
-static ssize_t faulty_pwrite(pwrite_function real, int descriptor, const void* bytes, size_t size,
-                             off_t offset) {
+#define SAME_AS(name) __attribute__((alias(name))) /* as on 64-bit systems */
+ssize_t pwrite(int descriptor, const void* bytes, size_t size, off_t offset) {
+  REAL(pwrite_function, "pwrite");
   const int verdict = judge_descriptor(CALL_WRITE, descriptor);
   if (verdict > 0) return errno = verdict, -1;
   return real(descriptor, bytes, verdict == SHORT_WRITE && size > 1 ? size / 2 : size, offset);
 }
-
-ssize_t pwrite(int descriptor, const void* bytes, size_t size, off_t offset) {
-  REAL(pwrite_function, "pwrite");
-  return faulty_pwrite(real, descriptor, bytes, size, offset);
-}
-
-ssize_t pwrite64(int descriptor, const void* bytes, size_t size, off64_t offset) {
-  REAL(pwrite_function, "pwrite64");
-  return faulty_pwrite(real, descriptor, bytes, size, offset);
-}
+ssize_t pwrite64(int descriptor, const void* bytes, size_t size, off64_t offset) SAME_AS("pwrite");
 
 ssize_t writev(int descriptor, const struct iovec* parts, int count) {
   REAL(writev_function, "writev");
@@ -166,13 +169,7 @@ ssize_t pread(int descriptor, void* bytes, size_t size, off_t offset) {
   if (verdict > 0) return errno = verdict, -1;
   return real(descriptor, bytes, size, offset);
 }
-
-ssize_t pread64(int descriptor, void* bytes, size_t size, off64_t offset) {
-  REAL(pread_function, "pread64");
-  const int verdict = judge_descriptor(CALL_READ, descriptor);
-  if (verdict > 0) return errno = verdict, -1;
-  return real(descriptor, bytes, size, offset);
-}
+ssize_t pread64(int descriptor, void* bytes, size_t size, off64_t offset) SAME_AS("pread");
 
 int fsync(int descriptor) {
   REAL(descriptor_function, "fsync");
@@ -203,10 +200,11 @@ int rename(const char* from, const char* to) {
   return real(from, to);
 }
 
-static int faulty_open(open_function real, const char* path, int flags, mode_t mode) {
-  const int verdict = judge(CALL_OPEN, path);
+int link(const char* from, const char* to) {
+  REAL(rename_function, "link");
+  const int verdict = judge(CALL_LINK, to);
   if (verdict != NO_ERROR) return errno = verdict, -1;
-  return real(path, flags, mode);
+  return real(from, to);
 }
 
 int open(const char* path, int flags, ...) {
@@ -215,14 +213,8 @@ int open(const char* path, int flags, ...) {
   va_start(arguments, flags);
   const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(arguments, mode_t) : 0;
   va_end(arguments);
-  return faulty_open(real, path, flags, mode);
+  const int verdict = judge(CALL_OPEN, path);
+  if (verdict != NO_ERROR) return errno = verdict, -1;
+  return real(path, flags, mode);
 }
-
-int open64(const char* path, int flags, ...) {
-  REAL(open_function, "open64");
-  va_list arguments;
-  va_start(arguments, flags);
-  const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(arguments, mode_t) : 0;
-  va_end(arguments);
-  return faulty_open(real, path, flags, mode);
-}
+int open64(const char* path, int flags, ...) SAME_AS("open");

@@ -20,6 +20,7 @@
 #include "runtime/durable_file.h"
 #include "runtime/fault_injection.h"
 #include "runtime/log.h"
+#include "runtime/read_file.h"
 #include "runtime/stop_signal.h"
 #include "runtime/text_seal.h"
 #include "workers/generate/lease_writer.h"
@@ -201,7 +202,9 @@ void set_aside(const OpenPrompts& open) {
   }
   for (ShardInfo shard : open.of_parts) {
     const std::filesystem::path own = open.directory / shard.path.filename();
-    std::filesystem::create_hard_link(shard.path, own);
+    std::error_code no_link;  // Some file systems link within a folder alone.
+    std::filesystem::create_hard_link(shard.path, own, no_link);
+    if (no_link) publish_file(own, read_file(shard.path));
     shard.path = own;
     to_remember.push_back(std::move(shard));
   }
