@@ -102,6 +102,14 @@ inline Vec even_of_pairs(Vec pairs) {
   return {even_of_pairs(pairs.low), even_of_pairs(pairs.high)};
 }
 inline Vec odd_of_pairs(Vec pairs) { return {odd_of_pairs(pairs.low), odd_of_pairs(pairs.high)}; }
+/// Slower, but without a register for the mask, which six sums leave no room for.
+inline Vec odd_without_mask(Vec pairs) {
+  const auto clear = [](__m256 half) {
+    return _mm256_castsi256_ps(
+        _mm256_slli_epi32(_mm256_srli_epi32(_mm256_castps_si256(half), 16), 16));
+  };
+  return {clear(pairs.low), clear(pairs.high)};
+}
 inline Vec fma_pairs(Vec a, Vec b, Vec sum) {
   return fma(even_of_pairs(a), even_of_pairs(b), fma(odd_of_pairs(a), odd_of_pairs(b), sum));
 }
@@ -144,7 +152,7 @@ inline __m256 high_half(Vec a) { return a.high; }
 
 /// Product tile (rows × panels) that fills 16 registers.
 constexpr int kTileRows = 6;
-constexpr int tile_panels(int rows) { return rows >= 4 ? 1 : (rows == 1 ? 4 : 2); }
+constexpr int tile_panels(int rows) { return rows >= 3 ? 1 : (rows == 1 ? 4 : 2); }
 constexpr int kWideTileRows = 8;
 constexpr int wide_tile_panels() { return 0; }
 

@@ -75,6 +75,7 @@ inline Vec odd_of_pairs(Vec pairs) {
   return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pairs.value),
                                                _mm512_set1_epi32(static_cast<int>(0xFFFF0000U))))};
 }
+inline Vec odd_without_mask(Vec pairs) { return odd_of_pairs(pairs); }
 /// (sum + odd·odd) + even·even by FMA, for two bfloat16 per lane.
 inline Vec fma_pairs(Vec a, Vec b, Vec sum) {
 #ifdef __AVX512BF16__

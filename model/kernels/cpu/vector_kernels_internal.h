@@ -115,7 +115,8 @@ struct VectorKernels {
   bool (*quantise_columns)(const float* source, std::int64_t count, std::int64_t depth,
                            std::int8_t* panel, float* scales);
   void (*int8_product)(const Int8Product&);
-  /// scores become exp(score − new maximum), 0 from `visible` on. Returns the factor for old sums.
+  /// scores become exp(score − new maximum), 0 from `visible` > 0 on. Returns the factor for old
+  /// sums.
   float (*softmax_step)(float* scores, std::int64_t visible, SoftmaxState& state);
   float (*softmax_sum)(const SoftmaxState& state);
   /// scores become p = exp(scores − log_sum_exp), dp becomes p·(dp − delta); 0 from `visible` on.

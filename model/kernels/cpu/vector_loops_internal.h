@@ -73,25 +73,26 @@ inline void store_lanes(float* p, Vec a, std::int64_t lanes) {
 }
 
 float softmax_step(float* scores, std::int64_t visible, SoftmaxState& state) {
-  const Vec hidden = broadcast(kMinusInfinity);
-  Vec highest = hidden;
-  for (std::int64_t t = 0; t < visible; t += kLanes) {
-    const std::int64_t lanes = visible - t < kLanes ? visible - t : kLanes;
-    highest = maximum(highest, load_first(scores + t, lanes, hidden));
+  // Hidden scores in the last vector become probabilities of 0.
+  std::int64_t end = visible;
+  for (; end % kLanes != 0; ++end) {
+    scores[end] = kMinusInfinity;
+  }
+  Vec highest = load(scores);
+  for (std::int64_t t = kLanes; t < end; t += kLanes) {
+    highest = maximum(highest, load(scores + t));
   }
   const float tile_maximum = reduce_maximum(highest);
   const float now = tile_maximum > state.maximum ? tile_maximum : state.maximum;
   const float factor = first_lane(exponential(broadcast(state.maximum) - broadcast(now)));
   Vec sums = load(state.sums) * broadcast(factor);
-  for (std::int64_t t = 0; t < kKeyTile; t += kLanes) {
-    if (t >= visible) {
-      store(scores + t, zero());
-      continue;
-    }
-    const std::int64_t lanes = visible - t < kLanes ? visible - t : kLanes;
-    const Vec p = select_first(exponential(load(scores + t) - broadcast(now)), zero(), lanes);
+  for (std::int64_t t = 0; t < end; t += kLanes) {
+    const Vec p = exponential(load(scores + t) - broadcast(now));
     store(scores + t, p);
     sums = sums + p;
+  }
+  for (std::int64_t t = end; t < kKeyTile; t += kLanes) {
+    store(scores + t, zero());
   }
   store(state.sums, sums);
   state.maximum = now;

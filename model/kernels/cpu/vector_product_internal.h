@@ -38,14 +38,17 @@ inline std::int64_t distance_ahead(std::int64_t steps_left, std::int64_t step,
   return kAhead * step + (kAhead < steps_left ? 0 : (P - 1) * b_panel);
 }
 
-/// Two panels of the next group. Each tile fetches a line of both per line that it reads itself.
+/// Two panels of the next group. Each tile fetches a line of both per line that it reads itself,
+/// unless registers are few: then hardware alone is faster.
 struct NextPanels {
   const void* lines[2];
 
   template <class Weight>
   inline void fetch(std::int64_t offset) const {
-    _mm_prefetch(static_cast<const Weight*>(lines[0]) + offset, _MM_HINT_T1);
-    _mm_prefetch(static_cast<const Weight*>(lines[1]) + offset, _MM_HINT_T1);
+    if constexpr (tile_panels(4) > 1) {
+      _mm_prefetch(static_cast<const Weight*>(lines[0]) + offset, _MM_HINT_T1);
+      _mm_prefetch(static_cast<const Weight*>(lines[1]) + offset, _MM_HINT_T1);
+    }
   }
 };
 
@@ -96,7 +99,8 @@ inline void product_depth(const TileProduct& t, const float* a, const std::uint3
     product_step(a, a_row, weights, sums);
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
-      weights[p] = odd_of_pairs(load_pairs(b + p * b_panel));
+      const Vec pairs = load_pairs(b + p * b_panel);
+      weights[p] = R * P < 6 ? odd_of_pairs(pairs) : odd_without_mask(pairs);
     }
     product_step(a + 1, a_row, weights, sums);
     a += 2;
@@ -229,43 +233,15 @@ inline std::int64_t product_groups(const TileProduct& t, std::int64_t column) {
   return column;
 }
 
-/// Every tile of rows unpacks its pairs. With few registers, and so few rows a tile, that costs
-/// more than the products' reads: from so many rows on each panel is unpacked once, into the L2
-/// cache.
-constexpr std::int64_t kUnpackedRows = 24;
-constexpr std::int64_t kUnpackedDepth = 1024;
-
-void unpacked_product(const TileProduct& t) {
-  alignas(64) float panel[kUnpackedDepth * kLanes];
-  TileProduct floats = t;
-  floats.b = panel;
-  floats.b_depth = kLanes;
-  floats.b_next = nullptr;
-  for (std::int64_t column = 0; column < t.columns; column += kLanes) {
-    const std::uint32_t* pairs = t.b_pairs + column / kLanes * t.b_panel;
-    for (std::int64_t k = 0; k < t.depth; k += 2, pairs += t.b_depth) {
-      store(panel + k * kLanes, even_of_pairs(load_pairs(pairs)));
-      store(panel + (k + 1) * kLanes, odd_of_pairs(load_pairs(pairs)));
-    }
-    floats.c = t.c + column;
-    floats.columns = t.columns - column < kLanes ? t.columns - column : kLanes;
-    floats.bias = t.bias == nullptr ? nullptr : t.bias + column;
-    product_groups<1, Operands::streamed>(floats, 0);
-  }
-}
-
 template <Operands kOperands>
 inline void product(const TileProduct& t) {
   std::int64_t column = 0;
-  if constexpr (kOperands == Operands::pairs && tile_panels(4) == 1) {
-    if (t.rows >= kUnpackedRows && t.depth <= kUnpackedDepth) {
-      return unpacked_product(t);
-    }
-  }
   if (t.rows == 1) {
     column = product_groups<tile_panels(1), kOperands>(t, column);
-  } else if (t.rows < 4) {
+  } else if (t.rows == 2 || (t.rows == 3 && kOperands != Operands::pairs)) {
     column = product_groups<tile_panels(2), kOperands>(t, column);
+  } else if (t.rows == 3) {
+    column = product_groups<tile_panels(3), kOperands>(t, column);
   }
   if constexpr (streams(kOperands) && wide_tile_panels() > 0) {
     // One pass over the panels: so few rows are memory-bound.
