@@ -25,6 +25,9 @@ target_compile_options(jforge_compile_options INTERFACE
 # GCC 12 warns falsely about moved std::variant and std::optional members.
 target_compile_options(jforge_compile_options INTERFACE
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
+# GCC collects garbage only beyond 4 GB: a tenth of the compile time for a fifth more memory.
+target_compile_options(jforge_compile_options INTERFACE
+  "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:SHELL:--param ggc-min-heapsize=4000000>")
 if(JFORGE_WERROR)
   target_compile_options(jforge_compile_options INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Werror>)
 endif()
