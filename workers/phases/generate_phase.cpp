@@ -204,7 +204,9 @@ void set_aside(const OpenPrompts& open) {
     const std::filesystem::path own = open.directory / shard.path.filename();
     std::error_code no_link;  // Some file systems link within a folder alone.
     std::filesystem::create_hard_link(shard.path, own, no_link);
-    if (no_link) publish_file(own, read_file(shard.path));
+    if (no_link) {
+      publish_file(own, read_file(shard.path));
+    }
     shard.path = own;
     to_remember.push_back(std::move(shard));
   }

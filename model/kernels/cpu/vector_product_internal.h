@@ -39,7 +39,7 @@ inline std::int64_t distance_ahead(std::int64_t steps_left, std::int64_t step,
 }
 
 /// Two panels of the next group. Each tile fetches a line of both per line that it reads itself,
-/// unless registers are few: then hardware alone is faster.
+/// unless registers are few: then its pointers cost more than it brings.
 struct NextPanels {
   const void* lines[2];
 
@@ -240,7 +240,7 @@ inline void product(const TileProduct& t) {
     column = product_groups<tile_panels(1), kOperands>(t, column);
   } else if (t.rows == 2 || (t.rows == 3 && kOperands != Operands::pairs)) {
     column = product_groups<tile_panels(2), kOperands>(t, column);
-  } else if (t.rows == 3) {
+  } else if (t.rows == 3) {  // Unpacking pairs takes registers.
     column = product_groups<tile_panels(3), kOperands>(t, column);
   }
   if constexpr (streams(kOperands) && wide_tile_panels() > 0) {
