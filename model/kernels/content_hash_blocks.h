@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "model/kernels/cuda/block_group.h"
+#include "model/kernels/cuda/device_code.h"
 
 namespace jforge {
 

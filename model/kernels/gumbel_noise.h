@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "model/kernels/cuda/block_group.h"
+#include "model/kernels/cuda/device_code.h"
 
 namespace jforge {
 

@@ -634,7 +634,6 @@ TEST_F(KernelAgreement, TrainingRepeats) {
   }
 }
 
-#if !defined(JFORGE_EMULATED_DEVICE)
 /// Counted by the emulated cuBLASLt only.
 std::optional<std::uint64_t> algorithms_asked() {
   using Count = std::uint64_t (*)();
@@ -723,7 +722,6 @@ TEST_F(KernelAgreement, ProductsOfAnyNumberOfShapesTakeBoundedMemory) {
     return {};
   }));
 }
-#endif
 
 /// Memory operations are outside the kernels' queue.
 TEST_F(KernelAgreement, MemoryKeepsItsOrderWithKernels) {
@@ -779,9 +777,7 @@ TEST_F(KernelAgreement, OutOfMemoryNamesWhatTheKernelsHold) {
     } catch (const EnvironmentError& error) {
       EXPECT_THAT(error.what(), HasSubstr("vocabulary loss activations "));
       EXPECT_THAT(error.what(), HasSubstr(" staging "));
-#if !defined(JFORGE_EMULATED_DEVICE)
       EXPECT_THAT(error.what(), HasSubstr("products activations 33554432 bytes"));
-#endif
       EXPECT_THAT(error.what(), Not(HasSubstr("CUDA kernels other")));
     }
     return {};

@@ -6,9 +6,8 @@
 
 namespace jforge {
 
-/// Returns the kernel set that the program is linked with: jforge_tested_set_cpu,
-/// jforge_tested_set_emulated (CUDA kernels run lane by lane on the host) or jforge_tested_set_cuda
-/// (a device, if possible one per rank).
+/// Returns the kernel set that the program is linked with: jforge_tested_set_cpu or
+/// jforge_tested_set_cuda (a device, if possible one per rank).
 [[nodiscard]] std::unique_ptr<KernelSet> make_tested_kernel_set();
 
 }  // namespace jforge

@@ -18,8 +18,7 @@ struct AddRowGroups {
   std::int64_t columns;
 
   [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t block) const {
+  __device__ void operator()(BlockGroup& group, std::int64_t block) const {
     group.each([&](std::int64_t lane) {
       const std::int64_t begin = groups.begins[block];
       const std::int64_t end = groups.begins[block + 1];

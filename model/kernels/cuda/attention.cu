@@ -8,9 +8,7 @@
 
 #include "model/kernels/cuda/attention_tiles.h"
 #include "model/kernels/cuda/slow_paths.h"
-#if !defined(JFORGE_EMULATED_DEVICE)
 #include "model/kernels/cuda/tensor_core_attention.cuh"
-#endif
 
 namespace jforge {
 
@@ -44,18 +42,17 @@ struct AttentionForward {
   }
   [[nodiscard]] std::int64_t shared_bytes() const { return shared_bytes(shape, most_queries); }
 
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t index) const {
+  __device__ void operator()(BlockGroup& group, std::int64_t index) const {
     const QueryTile block = blocks[index / shape.key_heads];
     const std::int64_t key_head = index % shape.key_heads;
     const std::int64_t queries = block.rows * shape.group();
     const std::int64_t stride = tile_stride(shape);
-    float* const query = group.template shared<float>(most_queries * stride);
-    float* const sums = group.template shared<float>(most_queries * stride);
-    float* const keys = group.template shared<float>(kTileKeys * stride);
-    float* const values = group.template shared<float>(kTileKeys * stride);
-    float* const scores = group.template shared<float>(most_queries * kScoreStride);
-    State* const states = group.template shared<State>(most_queries);
+    float* const query = group.shared<float>(most_queries * stride);
+    float* const sums = group.shared<float>(most_queries * stride);
+    float* const keys = group.shared<float>(kTileKeys * stride);
+    float* const values = group.shared<float>(kTileKeys * stride);
+    float* const scores = group.shared<float>(most_queries * kScoreStride);
+    State* const states = group.shared<State>(most_queries);
     const auto place = [&](std::int64_t i) {
       return query_offset(shape, block.row_begin, key_head, i);
     };
@@ -124,7 +121,7 @@ struct AttentionForward {
   }
 
   /// Turns the first `count` scores into exp(score − new maximum).
-  JFORGE_DEVICE static void soften(float* scores, std::int64_t count, State& state) {
+  __device__ static void soften(float* scores, std::int64_t count, State& state) {
     float maximum = state.maximum;
     for (std::int64_t j = 0; j < count; ++j) {
       maximum = fmaxf(maximum, scores[j]);
@@ -178,13 +175,11 @@ void CudaKernelSet::lane_attention(const HeadShape& shape, const CudaPackedPlan:
 void CudaKernelSet::packed_attention(const PackedPlan& plan, ConstTensorView q, ConstTensorView k,
                                      ConstTensorView v, TensorView output, TensorView log_sum_exp) {
   check_packed_attention(plan, q, k, v, output, log_sum_exp);
-#if !defined(JFORGE_EMULATED_DEVICE)
   if (on_tensor_cores(q)) {
     tensor_core_attention(queue_, tensor_core_inputs(plan, q, k, v), tensor_core_rows(output),
                           floats(log_sum_exp));
     return;
   }
-#endif
   if (q.dtype() == DType::bfloat16 && !on_tensor_cores(q.dim(2))) {
     warn_of_lanes(q.dim(2));
   }

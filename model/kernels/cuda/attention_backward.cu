@@ -6,9 +6,7 @@
 #include <cmath>
 
 #include "model/kernels/cuda/attention_tiles.h"
-#if !defined(JFORGE_EMULATED_DEVICE)
 #include "model/kernels/cuda/tensor_core_attention.cuh"
-#endif
 
 namespace jforge {
 
@@ -28,7 +26,7 @@ struct QueryDelta {
   FloatSource output;
   float* deltas;
   std::int64_t dim;
-  JFORGE_DEVICE void operator()(std::int64_t query) const {
+  __device__ void operator()(std::int64_t query) const {
     float sum = 0;
     for (std::int64_t at = query * dim; at < (query + 1) * dim; ++at) {
       sum = fmaf(output_gradient[at], output[at], sum);
@@ -43,10 +41,10 @@ struct ScorePair {
   float gradient;
 };
 
-[[nodiscard]] JFORGE_DEVICE inline ScorePair score_pair(const float* query, const float* key,
-                                                        const float* output_gradient,
-                                                        const float* value, std::int64_t dim,
-                                                        float log_sum_exp, float delta) {
+[[nodiscard]] __device__ inline ScorePair score_pair(const float* query, const float* key,
+                                                     const float* output_gradient,
+                                                     const float* value, std::int64_t dim,
+                                                     float log_sum_exp, float delta) {
   const float probability = expf(dot_ascending(query, key, dim) - log_sum_exp);
   return {probability, probability * (dot_ascending(output_gradient, value, dim) - delta)};
 }
@@ -72,18 +70,17 @@ struct QueryGradient {
     return shared_bytes(shape, most_queries, tile_keys);
   }
 
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t index) const {
+  __device__ void operator()(BlockGroup& group, std::int64_t index) const {
     const QueryTile block = blocks[index / shape.key_heads];
     const std::int64_t key_head = index % shape.key_heads;
     const std::int64_t queries = block.rows * shape.group();
     const std::int64_t stride = tile_stride(shape);
-    float* const query = group.template shared<float>(most_queries * stride);
-    float* const output_gradient = group.template shared<float>(most_queries * stride);
-    float* const sums = group.template shared<float>(most_queries * stride);
-    float* const keys = group.template shared<float>(tile_keys * stride);
-    float* const values = group.template shared<float>(tile_keys * stride);
-    float* const gradients = group.template shared<float>(most_queries * tile_keys);
+    float* const query = group.shared<float>(most_queries * stride);
+    float* const output_gradient = group.shared<float>(most_queries * stride);
+    float* const sums = group.shared<float>(most_queries * stride);
+    float* const keys = group.shared<float>(tile_keys * stride);
+    float* const values = group.shared<float>(tile_keys * stride);
+    float* const gradients = group.shared<float>(most_queries * tile_keys);
     const auto place = [&](std::int64_t i) {
       return query_offset(shape, block.row_begin, key_head, i);
     };
@@ -167,20 +164,19 @@ struct KeyGradient {
     return shared_bytes(shape, most_queries, tile_keys);
   }
 
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t index) const {
+  __device__ void operator()(BlockGroup& group, std::int64_t index) const {
     const std::int64_t tile = index / shape.key_heads;
     const std::int64_t key_head = index % shape.key_heads;
     const std::int64_t first_key = tile * tile_keys;
     const std::int64_t size = rows - first_key < tile_keys ? rows - first_key : tile_keys;
     const std::int64_t stride = tile_stride(shape);
-    float* const query = group.template shared<float>(most_queries * stride);
-    float* const output_gradient = group.template shared<float>(most_queries * stride);
-    float* const keys = group.template shared<float>(tile_keys * stride);
-    float* const values = group.template shared<float>(tile_keys * stride);
-    float* const key_sums = group.template shared<float>(tile_keys * stride);
-    float* const value_sums = group.template shared<float>(tile_keys * stride);
-    ScorePair* const pairs = group.template shared<ScorePair>(most_queries * tile_keys);
+    float* const query = group.shared<float>(most_queries * stride);
+    float* const output_gradient = group.shared<float>(most_queries * stride);
+    float* const keys = group.shared<float>(tile_keys * stride);
+    float* const values = group.shared<float>(tile_keys * stride);
+    float* const key_sums = group.shared<float>(tile_keys * stride);
+    float* const value_sums = group.shared<float>(tile_keys * stride);
+    ScorePair* const pairs = group.shared<ScorePair>(most_queries * tile_keys);
     const auto key_place = [&](std::int64_t j) {
       return (first_key + j) * shape.key_stride() + key_head * shape.dim;
     };
@@ -212,12 +208,11 @@ struct KeyGradient {
     });
   }
 
-  template <class Group>
-  JFORGE_DEVICE void visit_rows(Group& group, const SeeingRows& range, std::int64_t row,
-                                std::int64_t count, std::int64_t key_head, std::int64_t first_key,
-                                std::int64_t size, float* query, float* output_gradient,
-                                const float* keys, const float* values, ScorePair* pairs,
-                                float* key_sums, float* value_sums) const {
+  __device__ void visit_rows(BlockGroup& group, const SeeingRows& range, std::int64_t row,
+                             std::int64_t count, std::int64_t key_head, std::int64_t first_key,
+                             std::int64_t size, float* query, float* output_gradient,
+                             const float* keys, const float* values, ScorePair* pairs,
+                             float* key_sums, float* value_sums) const {
     const std::int64_t heads = shape.group();
     const std::int64_t queries = count * heads;
     const std::int64_t stride = tile_stride(shape);
@@ -306,7 +301,6 @@ void CudaKernelSet::packed_attention_backward(const PackedPlan& plan,
   expect_shape(q_gradient, q.shape(), "attention q_gradient");
   expect_shape(k_gradient, k.shape(), "attention k_gradient");
   expect_shape(v_gradient, k.shape(), "attention v_gradient");
-#if !defined(JFORGE_EMULATED_DEVICE)
   if (on_tensor_cores(q)) {
     const TensorCoreInputs inputs = tensor_core_inputs(plan, q, k, v);
     tensor_core_attention_backward(
@@ -316,7 +310,6 @@ void CudaKernelSet::packed_attention_backward(const PackedPlan& plan,
          tensor_core_rows(k_gradient), tensor_core_rows(v_gradient)});
     return;
   }
-#endif
   lane_attention_backward(plan, output_gradient, q, k, v, output, log_sum_exp, q_gradient,
                           k_gradient, v_gradient);
 }

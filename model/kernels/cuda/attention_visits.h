@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "model/kernels/cuda/block_group.h"
+#include "model/kernels/cuda/device_code.h"
 #include "model/transformer/packed_layout.h"
 
 namespace jforge {

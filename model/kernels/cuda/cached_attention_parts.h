@@ -21,13 +21,13 @@ struct Merge {
   float added;
 
   /// Merges `other` into `part`.
-  JFORGE_DEVICE static Merge of(SoftmaxPart& part, const SoftmaxPart& other) {
+  __device__ static Merge of(SoftmaxPart& part, const SoftmaxPart& other) {
     const float maximum = fmaxf(part.maximum, other.maximum);
     const Merge merge{expf(part.maximum - maximum), expf(other.maximum - maximum)};
     part = {maximum, merge.together(part.sum, other.sum)};
     return merge;
   }
-  [[nodiscard]] JFORGE_DEVICE float together(float sum, float other) const {
+  [[nodiscard]] __device__ float together(float sum, float other) const {
     return sum * before + other * added;
   }
 };

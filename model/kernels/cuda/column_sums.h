@@ -2,7 +2,7 @@
 
 /// target[column] += Σ over rows of term(row, column), in an order that depends only on the shape.
 
-#include "model/kernels/cuda/device_queue.h"
+#include "model/kernels/cuda/device_queue.cuh"
 
 namespace jforge {
 
@@ -21,8 +21,7 @@ struct ColumnPartials {
   [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t column_blocks() const {
     return (columns + kColumnLanes - 1) / kColumnLanes;
   }
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t block) const {
+  __device__ void operator()(BlockGroup& group, std::int64_t block) const {
     const std::int64_t run = block / column_blocks();
     const std::int64_t last = (run + 1) * kRowRun;
     const std::int64_t end = last < rows ? last : rows;
@@ -45,7 +44,7 @@ struct AddRuns {
   std::int64_t runs;
   std::int64_t columns;
   float* target;
-  JFORGE_DEVICE void operator()(std::int64_t column) const {
+  __device__ void operator()(std::int64_t column) const {
     float sum = 0;
     for (std::int64_t run = 0; run < runs; ++run) {
       sum += partials[run * columns + column];

@@ -40,7 +40,7 @@ constexpr std::int64_t kLast = 24;   ///< The secret for the last stripe.
 constexpr std::int64_t kMerge = 32;  ///< The secret for the final merge.
 constexpr std::int64_t kStart = 40;  ///< The accumulators' initial values.
 
-[[nodiscard]] JFORGE_DEVICE inline std::uint64_t fold_product(std::uint64_t a, std::uint64_t b) {
+[[nodiscard]] __device__ inline std::uint64_t fold_product(std::uint64_t a, std::uint64_t b) {
   constexpr std::uint64_t kLow = 0xFFFFFFFF;
   const std::uint64_t low = (a & kLow) * (b & kLow);
   const std::uint64_t middle = (a >> 32) * (b & kLow) + (low >> 32);
@@ -58,13 +58,13 @@ struct HashedBytes {
   [[nodiscard]] JFORGE_DEVICE_AND_HOST std::int64_t blocks() const {
     return divide_up(size, kContentHashBlock);
   }
-  [[nodiscard]] JFORGE_DEVICE std::int64_t stripes_of(std::int64_t block) const {
+  [[nodiscard]] __device__ std::int64_t stripes_of(std::int64_t block) const {
     const std::int64_t left = size - block * kContentHashBlock;
     return content_hash_stripes(left < kContentHashBlock ? left : kContentHashBlock);
   }
 
   /// The word at byte `at`, which need only be 2-byte aligned; zeros follow the end.
-  [[nodiscard]] JFORGE_DEVICE std::uint64_t word(std::int64_t at) const {
+  [[nodiscard]] __device__ std::uint64_t word(std::int64_t at) const {
     std::uint64_t word = 0;
     for (std::int64_t i = 0; i < 4 && at + 2 * i < size; ++i) {
       word |= std::uint64_t{*reinterpret_cast<const std::uint16_t*>(bytes + at + 2 * i)}
@@ -74,7 +74,7 @@ struct HashedBytes {
   }
 
   /// Reads the word at byte `at` of each of the chunk's stripes.
-  JFORGE_DEVICE void read_chunk(std::int64_t at, std::uint64_t (&words)[kStripesPerChunk]) const {
+  __device__ void read_chunk(std::int64_t at, std::uint64_t (&words)[kStripesPerChunk]) const {
     constexpr std::int64_t kLastWord = (kStripesPerChunk - 1) * kStripe;
     if (at + kLastWord + 8 <= size && reinterpret_cast<std::uintptr_t>(bytes) % 8 == 0) {
       const auto* const begin = reinterpret_cast<const std::uint64_t*>(bytes + at);
@@ -99,7 +99,7 @@ struct HashedTogether {
     blocks += tensor.blocks();
     tensors[count++] = tensor;
   }
-  [[nodiscard]] JFORGE_DEVICE HashedBytes owner(std::int64_t block) const {
+  [[nodiscard]] __device__ HashedBytes owner(std::int64_t block) const {
     HashedBytes owner = tensors[0];
     for (std::int64_t i = 1; i < kMostTensors; ++i) {
       if (i < count && block >= tensors[i].first) {
@@ -120,12 +120,11 @@ struct HashBlocks {
   [[nodiscard]] std::int64_t shared_bytes() const {
     return 2 * shared_size<std::uint64_t>(kHashLanes) + shared_size<std::uint64_t>(kAccumulators);
   }
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t index) const {
+  __device__ void operator()(BlockGroup& group, std::int64_t index) const {
     // Per chunk and accumulator.
-    auto* const products = group.template shared<std::uint64_t>(kHashLanes);
-    auto* const words = group.template shared<std::uint64_t>(kHashLanes);
-    auto* const accumulators = group.template shared<std::uint64_t>(kAccumulators);
+    auto* const products = group.shared<std::uint64_t>(kHashLanes);
+    auto* const words = group.shared<std::uint64_t>(kHashLanes);
+    auto* const accumulators = group.shared<std::uint64_t>(kAccumulators);
     const HashedBytes tensor = together.owner(index);
     const std::int64_t block = index - tensor.first;
     const std::int64_t stripes = tensor.stripes_of(block);
@@ -199,8 +198,7 @@ struct AddHashes {
   const std::uint64_t* hashes;
 
   [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t index) const {
+  __device__ void operator()(BlockGroup& group, std::int64_t index) const {
     const HashedBytes& tensor = together.tensors[index];
     const std::int64_t blocks = tensor.blocks();
     if (blocks > 1) {

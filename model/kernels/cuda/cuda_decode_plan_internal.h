@@ -8,7 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "model/kernels/cuda/device_queue.h"
+#include "model/kernels/cuda/device_queue.cuh"
+#include "model/kernels/cuda/tile_sizes.h"
 #include "model/kernels/decode_plan.h"
 
 namespace jforge {
@@ -26,35 +27,12 @@ struct DecodeTile {
   std::int32_t whole = 0;       ///< 1: takes all keys; the block merges the splits itself.
 };
 
-/// Keys per split. A row's splits are merged in order.
-inline constexpr std::int64_t kSplitKeys = 128;
 /// Batches up to kMostPadded rows are padded to a power of two, larger ones to a multiple of
 /// kPaddedRows, because there time grows with rows.
 inline constexpr std::int64_t kMostPadded = 256;
 inline constexpr std::int64_t kPaddedRows = 64;
 /// Larger batches are neither padded nor recorded: they rarely repeat.
 inline constexpr std::int64_t kMostRecorded = 640;
-/// Two per multiprocessor of an H100.
-inline constexpr std::int64_t kBusyBlocks = 264;
-/// Maximum parts (of rows and heads); beyond, blocks merge the splits.
-inline constexpr std::int64_t kMostParts = 1 << 18;
-
-struct TileKeys {
-  std::int64_t tiles = 0;
-  std::int64_t longest = 0;
-  std::int64_t all = 0;
-};
-/// Whether each split gets a block: if whole tiles would leave the device idle or waiting for the
-/// longest one, and the parts fit.
-[[nodiscard]] inline bool splits_keys(const TileKeys& keys, const AttentionHeads& heads,
-                                      std::int64_t parts) noexcept {
-  const bool idle = keys.tiles * heads.key_heads < kBusyBlocks;
-  const bool waits = keys.longest * kBusyBlocks > 2 * keys.all * heads.key_heads;
-  return parts > 0 && parts * heads.heads <= kMostParts && (idle || waits);
-}
-
-/// Maximum queries (rows × heads of a group) of a tile.
-inline constexpr std::int64_t kMostTensorCoreQueries = 64;
 
 class CudaDecodePlan final : public DecodePlan {
  public:
@@ -67,7 +45,6 @@ class CudaDecodePlan final : public DecodePlan {
   void run(std::int32_t step, const std::function<void()>& work) override;
   [[nodiscard]] std::int64_t replays() const noexcept override { return replays_; }
 
-  /// Never on the emulated device.
   [[nodiscard]] bool on_tensor_cores() const noexcept;
   [[nodiscard]] std::int64_t tile_rows() const noexcept;
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "model/kernels/cuda/cuda_packed_plan_internal.h"
-#include "model/kernels/cuda/device_queue.h"
+#include "model/kernels/cuda/device_queue.cuh"
 #include "model/kernels/cuda/float_elements.h"
 #include "model/kernels/kernel_arguments.h"
 #include "model/kernels/kernel_set.h"

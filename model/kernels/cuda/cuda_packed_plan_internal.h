@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "model/kernels/cuda/attention_visits.h"
-#include "model/kernels/cuda/device_queue.h"
+#include "model/kernels/cuda/device_queue.cuh"
+#include "model/kernels/cuda/tile_sizes.h"
 #include "model/kernels/kernel_arguments.h"
 #include "model/kernels/packed_plan.h"
 
@@ -32,7 +33,7 @@ struct SeeingRows {
   std::int64_t row_end;
   AttentionSegment segment;
 
-  [[nodiscard]] JFORGE_DEVICE bool sees(std::int64_t row, std::int64_t key) const {
+  [[nodiscard]] __device__ bool sees(std::int64_t row, std::int64_t key) const {
     return (segment.prefix_begin <= key && key < segment.prefix_end) ||
            (segment.causal_begin <= key && key <= row);
   }
@@ -47,31 +48,6 @@ struct LossItemRows {
   float consistency_weight;  ///< Unscaled.
   float ar_weight;           ///< Unscaled.
 };
-
-/// Maximum queries (rows × heads of a group) of a block.
-inline constexpr std::int64_t kMostQueries = kMostDeviceGroup;
-inline constexpr std::int64_t kTileKeys = 32;
-
-[[nodiscard]] constexpr bool on_tensor_cores(std::int64_t head_size) {
-  return head_size == 64 || head_size == 128;
-}
-
-[[nodiscard]] inline std::int64_t rows_per_block(std::int64_t group) {
-  const std::int64_t rows = kMostQueries / group;
-  return rows < 1 ? 1 : rows;
-}
-
-[[nodiscard]] constexpr std::int64_t backward_tile_keys(std::int64_t head_size) {
-  return head_size <= 128 ? kTileKeys : kTileKeys / 4;
-}
-
-/// Tile sizes of packed attention on lanes; they change no bit.
-struct LaneTiles {
-  std::int64_t rows = 0;           ///< Of a block of queries.
-  std::int64_t backward_keys = 0;  ///< Of a backward tile.
-};
-/// Returns the largest sizes that fit `most_shared` bytes.
-[[nodiscard]] LaneTiles lane_tiles(const AttentionHeads& heads, std::int64_t most_shared);
 
 class CudaPackedPlan final : public PackedPlan {
  public:

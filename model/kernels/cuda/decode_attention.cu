@@ -62,8 +62,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
     std::int64_t* sources;  ///< [kTileKeys]: offsets in k and v.
   };
 
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t index) const {
+  __device__ void operator()(BlockGroup& group, std::int64_t index) const {
     Block block;
     const std::int64_t queries_index = index / shares();
     block.tile = tiles[queries_index / shape.key_heads];
@@ -78,17 +77,17 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
     block.queries = left < most ? left : most;
     const std::int64_t stride = tile_stride(shape);
     block.stride = static_cast<std::int32_t>(stride);
-    block.query = group.template shared<float>(share_queries * stride);
-    block.sums = group.template shared<float>(share_queries * stride);
-    block.totals = group.template shared<float>(share_queries * stride);
-    block.keys = group.template shared<float>(kTileKeys * stride);
-    block.values = group.template shared<float>(kTileKeys * stride);
-    block.scores = group.template shared<float>(share_queries * kScoreStride);
-    block.softmax = group.template shared<SoftmaxPart>(share_queries);
-    block.total = group.template shared<SoftmaxPart>(share_queries);
-    block.shrink = group.template shared<float>(share_queries);
-    block.merge = group.template shared<Merge>(share_queries);
-    block.sources = group.template shared<std::int64_t>(kTileKeys);
+    block.query = group.shared<float>(share_queries * stride);
+    block.sums = group.shared<float>(share_queries * stride);
+    block.totals = group.shared<float>(share_queries * stride);
+    block.keys = group.shared<float>(kTileKeys * stride);
+    block.values = group.shared<float>(kTileKeys * stride);
+    block.scores = group.shared<float>(share_queries * kScoreStride);
+    block.softmax = group.shared<SoftmaxPart>(share_queries);
+    block.total = group.shared<SoftmaxPart>(share_queries);
+    block.shrink = group.shared<float>(share_queries);
+    block.merge = group.shared<Merge>(share_queries);
+    block.sources = group.shared<std::int64_t>(kTileKeys);
 
     load_tile(group, FloatSource{q, false}, block.queries, shape.dim, stride, scale, block.query,
               [&](std::int64_t i) { return place(block, i); });
@@ -104,23 +103,22 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
   }
 
   /// Returns the begin of query i in q and output.
-  [[nodiscard]] JFORGE_DEVICE std::int64_t place(const Block& block, std::int64_t i) const {
+  [[nodiscard]] __device__ std::int64_t place(const Block& block, std::int64_t i) const {
     return query_offset(shape, block.tile.row_begin, block.key_head, block.first_query + i);
   }
-  [[nodiscard]] JFORGE_DEVICE std::int32_t row_of(const Block& block, std::int32_t i) const {
+  [[nodiscard]] __device__ std::int32_t row_of(const Block& block, std::int32_t i) const {
     return block.tile.row_begin +
            (block.first_query + i) / static_cast<std::int32_t>(shape.group());
   }
   /// Keys from `begin` on that query i sees, at most `count`.
-  [[nodiscard]] JFORGE_DEVICE std::int32_t seen(const Block& block, std::int32_t i,
-                                                std::int32_t begin, std::int32_t count) const {
+  [[nodiscard]] __device__ std::int32_t seen(const Block& block, std::int32_t i, std::int32_t begin,
+                                             std::int32_t count) const {
     const std::int32_t left = visible[row_of(block, i)] - begin;
     return left < 0 ? 0 : (left < count ? left : count);
   }
 
-  template <class Group>
-  JFORGE_DEVICE void take_split(Group& group, const Block& block, std::int32_t begin,
-                                std::int32_t end) const {
+  __device__ void take_split(BlockGroup& group, const Block& block, std::int32_t begin,
+                             std::int32_t end) const {
     const auto dim = static_cast<std::int32_t>(shape.dim);
     group.each([&](std::int64_t lane) {
       for (auto i = static_cast<std::int32_t>(lane); i < block.queries;
@@ -151,9 +149,8 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
     }
   }
 
-  template <class Group>
-  JFORGE_DEVICE void load_keys(Group& group, const Block& block, std::int32_t first,
-                               std::int32_t size) const {
+  __device__ void load_keys(BlockGroup& group, const Block& block, std::int32_t first,
+                            std::int32_t size) const {
     group.each([&](std::int64_t lane) {
       for (std::int64_t j = lane; j < size; j += group.lanes()) {
         const DecodeTile& tile = block.tile;
@@ -171,8 +168,8 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
     }
   }
 
-  template <int kEach, class Group>
-  JFORGE_DEVICE void copy_keys(Group& group, const Block& block, std::int32_t size) const {
+  template <int kEach>
+  __device__ void copy_keys(BlockGroup& group, const Block& block, std::int32_t size) const {
     // A warp writes 32 elements of each of kEach rows at an odd stride, without bank conflicts.
     constexpr std::int32_t kAcross = 32 / kEach;
     const auto dim = static_cast<std::int32_t>(shape.dim);
@@ -199,9 +196,9 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
   }
 
   /// kEach queries of one key per lane.
-  template <int kEach, class Group>
-  JFORGE_DEVICE void score(Group& group, const Block& block, std::int32_t first,
-                           std::int32_t size) const {
+  template <int kEach>
+  __device__ void score(BlockGroup& group, const Block& block, std::int32_t first,
+                        std::int32_t size) const {
     constexpr auto kKeys = static_cast<std::int32_t>(kTileKeys);
     constexpr auto kRow = static_cast<std::int32_t>(kScoreStride);
     const auto dim = static_cast<std::int32_t>(shape.dim);
@@ -232,9 +229,8 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
   }
 
   /// Turns scores into exp(score − maximum so far).
-  template <class Group>
-  JFORGE_DEVICE void soften(Group& group, const Block& block, std::int32_t first,
-                            std::int32_t size) const {
+  __device__ void soften(BlockGroup& group, const Block& block, std::int32_t first,
+                         std::int32_t size) const {
     constexpr auto kKeys = static_cast<std::int32_t>(kTileKeys);
     constexpr auto kRow = static_cast<std::int32_t>(kScoreStride);
     group.each([&](std::int64_t lane) {
@@ -276,9 +272,9 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
   }
 
   /// kEach queries of one column per lane. Hidden keys are never multiplied in.
-  template <int kEach, class Group>
-  JFORGE_DEVICE void add_values(Group& group, const Block& block, std::int32_t first,
-                                std::int32_t size) const {
+  template <int kEach>
+  __device__ void add_values(BlockGroup& group, const Block& block, std::int32_t first,
+                             std::int32_t size) const {
     constexpr auto kRow = static_cast<std::int32_t>(kScoreStride);
     const auto dim = static_cast<std::int32_t>(shape.dim);
     group.each([&](std::int64_t lane) {
@@ -314,8 +310,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
   }
 
   /// Merges the split into the total, or stores it as a part.
-  template <class Group>
-  JFORGE_DEVICE void finish_split(Group& group, const Block& block, std::int32_t begin) const {
+  __device__ void finish_split(BlockGroup& group, const Block& block, std::int32_t begin) const {
     const auto dim = static_cast<std::int32_t>(shape.dim);
     const auto heads = static_cast<std::int32_t>(shape.group());
     if (block.tile.whole != 0 || begin == 0) {
@@ -365,8 +360,7 @@ struct CachedAttention : CachedAttentionInputs<FloatSource> {
   }
 
   /// Writes the rows that the tile completes.
-  template <class Group>
-  JFORGE_DEVICE void write_totals(Group& group, const Block& block) const {
+  __device__ void write_totals(BlockGroup& group, const Block& block) const {
     const auto dim = static_cast<std::int32_t>(shape.dim);
     if (block.tile.key_begin != 0) {
       return;
@@ -403,8 +397,7 @@ struct MergeParts {
   std::int64_t dim;
 
   [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t index) const {
+  __device__ void operator()(BlockGroup& group, std::int64_t index) const {
     const std::int64_t row = index / heads;
     if (first_part[row] < 0) {
       return;
@@ -431,7 +424,7 @@ struct MergeParts {
  private:
   /// Constant loop bounds keep the elements in registers.
   template <class Visit>
-  JFORGE_DEVICE static void each_below(std::int64_t count, const Visit& visit) {
+  __device__ static void each_below(std::int64_t count, const Visit& visit) {
     for (int i = 0; i < kNumbers; ++i) {
       if (i < count) {
         visit(i);
@@ -447,7 +440,7 @@ struct WriteCache {
   FloatTarget keys;
   FloatTarget values;
   std::int64_t width;
-  JFORGE_DEVICE void operator()(std::int64_t i) const {
+  __device__ void operator()(std::int64_t i) const {
     const std::int64_t row = rows[i / width];
     if (row < 0) {
       return;
@@ -471,8 +464,7 @@ struct CopyCache {
   std::uint32_t* halves[kMostHalves];
 
   [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t block) const {
+  __device__ void operator()(BlockGroup& group, std::int64_t block) const {
     const std::int64_t parts = divide_up(copies, kRowsEach);
     std::uint32_t* const half = halves[block / parts];
     const std::int64_t begin = block % parts * kRowsEach;
@@ -559,11 +551,9 @@ void CudaKernelSet::cached_attention(const DecodePlan& plan, DecodeRows which, C
                                            queries.most_rows * shape.group()};
   };
   if (own.on_tensor_cores()) {
-#if !defined(JFORGE_EMULATED_DEVICE)
     tensor_core_cached_attention(queue_, queries.num_tiles, queries.num_parts == 0,
                                  inputs(tensor_core_rows(ConstTensorView(cache.keys)),
                                         tensor_core_rows(ConstTensorView(cache.values))));
-#endif
   } else {
     const FloatSource k = floating(ConstTensorView(cache.keys));
     const FloatSource v = floating(ConstTensorView(cache.values));

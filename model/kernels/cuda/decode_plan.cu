@@ -35,11 +35,7 @@ CudaDecodePlan::CudaDecodePlan(const AttentionHeads& heads, DType cache, std::in
       parts_(account) {}
 
 bool CudaDecodePlan::on_tensor_cores() const noexcept {
-#if defined(JFORGE_EMULATED_DEVICE)
-  return false;
-#else
   return cache_type() == DType::bfloat16 && jforge::on_tensor_cores(heads().size);
-#endif
 }
 
 std::int64_t CudaDecodePlan::tile_rows() const noexcept {

@@ -22,7 +22,7 @@ struct SourceMatrix {
   std::int64_t k;
 
   /// 0 in the padding.
-  [[nodiscard]] JFORGE_DEVICE float at(std::int64_t row, std::int64_t step) const {
+  [[nodiscard]] __device__ float at(std::int64_t row, std::int64_t step) const {
     return row < n && step < k ? values[row * k + step] : 0.0F;
   }
 };
@@ -32,18 +32,18 @@ template <class Element, int kEach>
 struct PackColumns {
   SourceMatrix source;
   Element* packed;
-  JFORGE_DEVICE void operator()(std::int64_t i) const {
+  __device__ void operator()(std::int64_t i) const {
     const std::int64_t group = i / kEach;
     put(packed[i], source.at(group % source.n, group / source.n * kEach + i % kEach));
   }
-  JFORGE_DEVICE static void put(float& to, float value) { to = value; }
-  JFORGE_DEVICE static void put(BFloat16& to, float value) { to = round_to_bfloat16(value); }
+  __device__ static void put(float& to, float value) { to = value; }
+  __device__ static void put(BFloat16& to, float value) { to = round_to_bfloat16(value); }
 };
 
 struct alignas(16) FourFloats {
   float values[4];
 };
-[[nodiscard]] JFORGE_DEVICE inline float number_of(const MemoryWord& word, int i) {
+[[nodiscard]] __device__ inline float number_of(const MemoryWord& word, int i) {
   const std::uint32_t pair = word.bits[i / 2];
   return __builtin_bit_cast(float, i % 2 == 0 ? pair << 16 : pair & 0xFFFF0000U);
 }
@@ -55,11 +55,11 @@ struct PadRows {
   std::int64_t rows;
   std::int64_t k;
   std::int64_t padded_k;
-  JFORGE_DEVICE void operator()(std::int64_t word) const {
+  __device__ void operator()(std::int64_t word) const {
     const std::int64_t row = word * kProductPadding / padded_k;
     const std::int64_t step = word * kProductPadding % padded_k;
     float values[kProductPadding];
-    JFORGE_UNROLL
+#pragma unroll
     for (int i = 0; i < kProductPadding; ++i) {
       values[i] = row < rows && step + i < k ? x[row * k + step + i] : 0.0F;
     }
@@ -73,9 +73,7 @@ struct TakeColumns {
   std::int64_t padded_n;
   FloatTarget y;
   std::int64_t n;
-  JFORGE_DEVICE void operator()(std::int64_t i) const {
-    y.set(i, padded[i / n * padded_n + i % n]);
-  }
+  __device__ void operator()(std::int64_t i) const { y.set(i, padded[i / n * padded_n + i % n]); }
 };
 
 /// Copies a group's sums to the outputs and adds biases; kProductPadding columns per call.
@@ -90,7 +88,7 @@ struct TakeGroup {
   std::int64_t columns;
   Output outputs[kProductsTogether];  ///< Missing ones repeat the last.
 
-  JFORGE_DEVICE void operator()(std::int64_t word) const {
+  __device__ void operator()(std::int64_t word) const {
     const std::int64_t row = word * kProductPadding / columns;
     const std::int64_t column = word * kProductPadding % columns;
     Output own = outputs[0];
@@ -100,10 +98,10 @@ struct TakeGroup {
       }
     }
     const std::int64_t at = column - own.first;
-    JFORGE_UNROLL
+#pragma unroll
     for (int half = 0; half < 2; ++half) {
       FourFloats four = reinterpret_cast<const FourFloats*>(sums)[word * 2 + half];
-      JFORGE_UNROLL
+#pragma unroll
       for (int i = 0; i < 4; ++i) {
         four.values[i] += own.bias == nullptr ? 0.0F : own.bias[at + 4 * half + i];
       }
@@ -120,9 +118,8 @@ struct CountUnrounded {
   double* partial;
 
   [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t block) const {
-    const double found = group.template sum<double>([&](std::int64_t lane) {
+  __device__ void operator()(BlockGroup& group, std::int64_t block) const {
+    const double found = group.sum<double>([&](std::int64_t lane) {
       double sum = 0;
       for (std::int64_t i = block * group.lanes() + lane; i < count; i += blocks * group.lanes()) {
         sum += (__builtin_bit_cast(std::uint32_t, values[i]) & 0xFFFFU) != 0 ? 1 : 0;
@@ -143,10 +140,10 @@ struct FloatColumns {
   using Word = FourFloats;
   const float* packed;
   std::int64_t n;
-  [[nodiscard]] JFORGE_DEVICE Word word(std::int64_t step, std::int64_t column) const {
+  [[nodiscard]] __device__ Word word(std::int64_t step, std::int64_t column) const {
     return reinterpret_cast<const Word*>(packed)[step / kEach * n + column];
   }
-  JFORGE_DEVICE static float number(const Word& word, int i) { return word.values[i]; }
+  __device__ static float number(const Word& word, int i) { return word.values[i]; }
 };
 
 struct RoundedColumns {
@@ -154,10 +151,10 @@ struct RoundedColumns {
   using Word = MemoryWord;
   const BFloat16* packed;
   std::int64_t n;
-  [[nodiscard]] JFORGE_DEVICE Word word(std::int64_t step, std::int64_t column) const {
+  [[nodiscard]] __device__ Word word(std::int64_t step, std::int64_t column) const {
     return reinterpret_cast<const Word*>(packed)[step / kEach * n + column];
   }
-  JFORGE_DEVICE static float number(const Word& word, int i) { return number_of(word, i); }
+  __device__ static float number(const Word& word, int i) { return number_of(word, i); }
 };
 
 constexpr std::int64_t kTileColumns = 64;  ///< Lanes of a block: one output column each.
@@ -188,24 +185,23 @@ struct ColumnProduct {
     return shared_size<float>(kTileRows * kTileDepth) +
            shared_size<float>(kTileRows * kTileColumns);
   }
-  template <class Group>
-  JFORGE_DEVICE ProductTile multiply(Group& group, std::int64_t block) const {
+  __device__ ProductTile multiply(BlockGroup& group, std::int64_t block) const {
     // Blocks that share a weight are adjacent, so that it is cached.
     const std::int64_t row_tiles = divide_up(m, kTileRows);
     const std::int64_t first_row = block % row_tiles * kTileRows;
     const std::int64_t first_column = block / row_tiles * kTileColumns;
     const std::int64_t rows = of_tile(m - first_row, kTileRows);
     const std::int64_t filled = rows == 1 ? 1 : kTileRows;  // As add_tile() reads.
-    float* const tile = group.template shared<float>(kTileRows * kTileDepth);
-    float* const result = group.template shared<float>(kTileRows * kTileColumns);
-    typename Group::template PerLane<TileColumn<Weight>> columns(group);
+    float* const tile = group.shared<float>(kTileRows * kTileDepth);
+    float* const result = group.shared<float>(kTileRows * kTileColumns);
+    TileColumn<Weight> column{};
     for (std::int64_t begin = 0; begin < k; begin += kTileDepth) {
       const auto depth = static_cast<int>(of_tile(k - begin, kTileDepth));
       group.each([&](std::int64_t lane) {
         if (first_column + lane < n) {
           for (int w = 0; w < kTileWords; ++w) {
             if (w * Weight::kEach < depth) {
-              columns[lane].words[w] = weight.word(begin + w * Weight::kEach, first_column + lane);
+              column.words[w] = weight.word(begin + w * Weight::kEach, first_column + lane);
             }
           }
         }
@@ -215,17 +211,17 @@ struct ColumnProduct {
           tile[i] = row < rows && d < depth ? x[(first_row + row) * k + begin + d] : 0.0F;
         }
       });
-      group.each([&](std::int64_t lane) {
+      group.each([&](std::int64_t /*lane*/) {
         if (rows == 1) {
-          add_tile<1>(tile, depth, columns[lane]);
+          add_tile<1>(tile, depth, column);
         } else {
-          add_tile<kTileRows>(tile, depth, columns[lane]);
+          add_tile<kTileRows>(tile, depth, column);
         }
       });
     }
     group.each([&](std::int64_t lane) {
       for (std::int64_t r = 0; r < kTileRows; ++r) {
-        result[r * kTileColumns + lane] = columns[lane].sums[r];
+        result[r * kTileColumns + lane] = column.sums[r];
       }
     });
     return {result, kTileColumns, first_row,
@@ -233,8 +229,8 @@ struct ColumnProduct {
   }
 
   template <int kRows>
-  JFORGE_DEVICE static void add_tile(const float* tile, int depth, TileColumn<Weight>& column) {
-    JFORGE_UNROLL
+  __device__ static void add_tile(const float* tile, int depth, TileColumn<Weight>& column) {
+#pragma unroll
     for (int w = 0; w < kTileWords; ++w) {
       for (int first = 0; first < Weight::kEach; first += 4) {
         const int step = w * Weight::kEach + first;
@@ -260,8 +256,7 @@ struct WriteProduct {
   float* y;
   std::int64_t n;
 
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, const ProductTile& tile) const {
+  __device__ void operator()(BlockGroup& group, const ProductTile& tile) const {
     group.each([&](std::int64_t lane) {
       for (std::int64_t i = lane; i < tile.rows * tile.columns; i += group.lanes()) {
         const std::int64_t row = i / tile.columns;
@@ -282,7 +277,7 @@ struct alignas(8) BestColumn {
   TokenId index;
 
   /// NaN wins; ties go to the smaller index.
-  JFORGE_DEVICE void meet(const BestColumn& other) {
+  __device__ void meet(const BestColumn& other) {
     if (index == kNaN || other.index == kNone) {
       return;
     }
@@ -301,8 +296,7 @@ struct FindBest {
   BestColumn* best;
   std::int64_t groups;
 
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, const ProductTile& tile) const {
+  __device__ void operator()(BlockGroup& group, const ProductTile& tile) const {
     group.each([&](std::int64_t lane) {
       const std::int64_t own = divide_up(tile.columns, kBestColumns);
       for (std::int64_t i = lane; i < tile.rows * own; i += group.lanes()) {
@@ -322,8 +316,8 @@ struct FindBest {
 constexpr std::int64_t kBestLanes = 128;
 
 /// Calls `take` on the first lane with the best.
-template <class Group, class Take>
-JFORGE_DEVICE void best_of_lanes(Group& group, BestColumn* own, const Take& take) {
+template <class Take>
+__device__ void best_of_lanes(BlockGroup& group, BestColumn* own, const Take& take) {
   for (std::int64_t left = group.lanes() / 2; left > 0; left /= 2) {
     group.each([&](std::int64_t lane) {
       if (lane < left) {
@@ -350,9 +344,8 @@ struct BestOfLogits {
   BestColumn* best;
 
   [[nodiscard]] std::int64_t shared_bytes() const { return shared_size<BestColumn>(kBestLanes); }
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t block) const {
-    BestColumn* const own = group.template shared<BestColumn>(kBestLanes);
+  __device__ void operator()(BlockGroup& group, std::int64_t block) const {
+    BestColumn* const own = group.shared<BestColumn>(kBestLanes);
     const std::int64_t begin = block % groups * kBestLogits;
     const float* const row = logits + block / groups * row_step;
     group.each([&](std::int64_t lane) {
@@ -377,9 +370,8 @@ struct BestOfRow {
   TokenId* tokens;
 
   [[nodiscard]] std::int64_t shared_bytes() const { return shared_size<BestColumn>(kBestLanes); }
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t row) const {
-    BestColumn* const own = group.template shared<BestColumn>(kBestLanes);
+  __device__ void operator()(BlockGroup& group, std::int64_t row) const {
+    BestColumn* const own = group.shared<BestColumn>(kBestLanes);
     group.each([&](std::int64_t lane) {
       BestColumn found{0.0F, kNone};
       read_ahead<kAhead>(

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "model/kernels/cuda/block_group.h"
+#include "model/kernels/cuda/block_group.cuh"
 
 namespace jforge {
 
@@ -18,7 +18,7 @@ struct ProductTile {
   std::int64_t columns;
 };
 
-[[nodiscard]] JFORGE_DEVICE inline std::int64_t of_tile(std::int64_t left, std::int64_t most) {
+[[nodiscard]] __device__ inline std::int64_t of_tile(std::int64_t left, std::int64_t most) {
   return left < most ? left : most;
 }
 
@@ -33,8 +33,7 @@ struct Together {
   std::int64_t ends[kProductsTogether];  ///< End of each product's blocks.
 
   [[nodiscard]] static std::int64_t shared_bytes() { return Product::shared_bytes(); }
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t block) const {
+  __device__ void operator()(BlockGroup& group, std::int64_t block) const {
     std::size_t own = 0;
     std::int64_t begin = 0;
     for (std::size_t i = 1; i < kProductsTogether; ++i) {
@@ -49,7 +48,7 @@ struct Together {
 
   /// all[own] without an index, which would move all to local memory.
   template <class T>
-  [[nodiscard]] JFORGE_DEVICE static T chosen(const T (&all)[kProductsTogether], std::size_t own) {
+  [[nodiscard]] __device__ static T chosen(const T (&all)[kProductsTogether], std::size_t own) {
     T found = all[0];
     for (std::size_t i = 1; i < kProductsTogether; ++i) {
       if (own >= i) {

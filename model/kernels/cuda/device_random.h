@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "model/kernels/cuda/block_group.h"
 #include "runtime/random.h"
 
 namespace jforge {
@@ -14,8 +13,8 @@ struct PhiloxWords {
 };
 
 /// philox4x32_10()
-[[nodiscard]] JFORGE_DEVICE inline PhiloxWords philox(PhiloxWords counter, std::uint32_t key0,
-                                                      std::uint32_t key1) {
+[[nodiscard]] __device__ inline PhiloxWords philox(PhiloxWords counter, std::uint32_t key0,
+                                                   std::uint32_t key1) {
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t first = std::uint64_t{0xD2511F53U} * counter.words[0];
     const std::uint64_t second = std::uint64_t{0xCD9E8D57U} * counter.words[2];
@@ -32,8 +31,8 @@ struct PhiloxWords {
 /// The stream (seed, purpose, round, item, block).
 class DeviceStream {
  public:
-  JFORGE_DEVICE DeviceStream(std::uint64_t seed, RandomPurpose purpose, std::uint64_t round,
-                             std::uint64_t item, std::uint64_t block) {
+  __device__ DeviceStream(std::uint64_t seed, RandomPurpose purpose, std::uint64_t round,
+                          std::uint64_t item, std::uint64_t block) {
     const PhiloxWords first =
         philox({{static_cast<std::uint32_t>(purpose), static_cast<std::uint32_t>(round),
                  static_cast<std::uint32_t>(item), static_cast<std::uint32_t>(item >> 32)}},
@@ -48,7 +47,7 @@ class DeviceStream {
   }
 
   /// RandomStream::block_at()
-  [[nodiscard]] JFORGE_DEVICE PhiloxWords block_at(std::uint64_t block) const {
+  [[nodiscard]] __device__ PhiloxWords block_at(std::uint64_t block) const {
     return philox({{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
                     counter2_, counter3_}},
                   key0_, key1_);

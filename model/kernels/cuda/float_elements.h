@@ -5,17 +5,16 @@
 
 #include <cstdint>
 
-#include "model/kernels/cuda/block_group.h"
 #include "runtime/tensor/bfloat16.h"
 
 namespace jforge {
 
-[[nodiscard]] JFORGE_DEVICE inline float widen(BFloat16 value) {
+[[nodiscard]] __device__ inline float widen(BFloat16 value) {
   return __builtin_bit_cast(float, std::uint32_t{value.bits} << 16);
 }
 
 /// to_bfloat16() for kernels.
-[[nodiscard]] JFORGE_DEVICE inline BFloat16 round_to_bfloat16(float value) {
+[[nodiscard]] __device__ inline BFloat16 round_to_bfloat16(float value) {
   const auto bits = __builtin_bit_cast(std::uint32_t, value);
   const bool is_nan = (bits & 0x7FFFFFFFU) > 0x7F800000U;
   return {static_cast<std::uint16_t>(is_nan ? (bits >> 16) | 0x0040U
@@ -37,8 +36,8 @@ template <class... Elements>
 }
 
 template <int kCount>
-JFORGE_DEVICE void read_elements(const void* data, bool narrow, std::int64_t i,
-                                 float (&values)[kCount]) {
+__device__ void read_elements(const void* data, bool narrow, std::int64_t i,
+                              float (&values)[kCount]) {
   static_assert(kCount == 1 || kCount == kWordElements);
   if constexpr (kCount == 1) {
     values[0] =
@@ -64,12 +63,12 @@ struct FloatSource {
   const void* data = nullptr;
   bool narrow = false;  ///< bfloat16
 
-  [[nodiscard]] JFORGE_DEVICE float operator[](std::int64_t i) const {
+  [[nodiscard]] __device__ float operator[](std::int64_t i) const {
     return narrow ? widen(static_cast<const BFloat16*>(data)[i])
                   : static_cast<const float*>(data)[i];
   }
   template <int kCount>
-  JFORGE_DEVICE void read(std::int64_t i, float (&values)[kCount]) const {
+  __device__ void read(std::int64_t i, float (&values)[kCount]) const {
     read_elements(data, narrow, i, values);
   }
 };
@@ -78,11 +77,11 @@ struct FloatTarget {
   void* data = nullptr;
   bool narrow = false;  ///< bfloat16
 
-  [[nodiscard]] JFORGE_DEVICE float operator[](std::int64_t i) const {
+  [[nodiscard]] __device__ float operator[](std::int64_t i) const {
     return narrow ? widen(static_cast<const BFloat16*>(data)[i])
                   : static_cast<const float*>(data)[i];
   }
-  JFORGE_DEVICE void set(std::int64_t i, float value) const {
+  __device__ void set(std::int64_t i, float value) const {
     if (narrow) {
       static_cast<BFloat16*>(data)[i] = round_to_bfloat16(value);
     } else {
@@ -90,11 +89,11 @@ struct FloatTarget {
     }
   }
   template <int kCount>
-  JFORGE_DEVICE void read(std::int64_t i, float (&values)[kCount]) const {
+  __device__ void read(std::int64_t i, float (&values)[kCount]) const {
     read_elements(data, narrow, i, values);
   }
   template <int kCount>
-  JFORGE_DEVICE void write(std::int64_t i, const float (&values)[kCount]) const {
+  __device__ void write(std::int64_t i, const float (&values)[kCount]) const {
     static_assert(kCount == 1 || kCount == kWordElements);
     if constexpr (kCount == 1) {
       set(i, values[0]);

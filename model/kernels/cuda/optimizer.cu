@@ -17,11 +17,10 @@ struct SquaresOfBlock {
   double* sums;
 
   [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t block) const {
+  __device__ void operator()(BlockGroup& group, std::int64_t block) const {
     const std::int64_t last = (block + 1) * kSumBlock;
     const std::int64_t end = last < count ? last : count;
-    const double total = group.template sum<double>([&](std::int64_t lane) {
+    const double total = group.sum<double>([&](std::int64_t lane) {
       double sum = 0;
       for (std::int64_t i = block * kSumBlock + lane; i < end; i += group.lanes()) {
         const double value = static_cast<double>(x[i]);
@@ -45,7 +44,7 @@ struct AdamWElement {
   float* first_moment;
   float* second_moment;
   BFloat16* rounded;  ///< May be null.
-  JFORGE_DEVICE void operator()(std::int64_t i) const {
+  __device__ void operator()(std::int64_t i) const {
     // All loads precede the first store, so that they overlap.
     const float slope = gradient[i];
     const float old_parameter = parameter[i];

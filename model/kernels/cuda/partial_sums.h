@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "model/kernels/cuda/device_queue.h"
+#include "model/kernels/cuda/device_queue.cuh"
 #include "model/kernels/cuda/reads_ahead.h"
 
 namespace jforge {
@@ -17,9 +17,8 @@ struct AddPartialSums {
   T* total;
 
   [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t /*block*/) const {
-    const T added = group.template sum<T>([&](std::int64_t lane) {
+  __device__ void operator()(BlockGroup& group, std::int64_t /*block*/) const {
+    const T added = group.sum<T>([&](std::int64_t lane) {
       T sum = 0;
       read_ahead(
           lane, count, group.lanes(), [&](std::int64_t i) { return partials[i]; },

@@ -12,7 +12,7 @@ struct EmptySums {
   FloatSource bias;  ///< Without data: zero.
   FloatTarget c;
   std::int64_t columns;
-  JFORGE_DEVICE void operator()(std::int64_t i) const {
+  __device__ void operator()(std::int64_t i) const {
     c.set(i, bias.data == nullptr ? 0.0F : bias[i % columns]);
   }
 };
@@ -20,13 +20,13 @@ struct EmptySums {
 struct WidenBias {
   FloatSource bias;
   float* widened;
-  JFORGE_DEVICE void operator()(std::int64_t i) const { widened[i] = bias[i]; }
+  __device__ void operator()(std::int64_t i) const { widened[i] = bias[i]; }
 };
 
 struct BiasTerm {
   FloatSource y_gradient;
   std::int64_t columns;
-  JFORGE_DEVICE float operator()(std::int64_t row, std::int64_t column) const {
+  __device__ float operator()(std::int64_t row, std::int64_t column) const {
     return y_gradient[row * columns + column];
   }
 };

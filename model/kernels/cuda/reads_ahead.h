@@ -2,8 +2,6 @@
 
 #include <cstdint>
 
-#include "model/kernels/cuda/block_group.h"
-
 namespace jforge {
 
 inline constexpr int kReadsAhead = 4;
@@ -11,8 +9,8 @@ inline constexpr int kReadsAhead = 4;
 /// Calls take(i, read(i)) for i = begin, begin + stride, … < end, in order, but reads kAhead values
 /// first to overlap their latency. take(i) may write what read(i) reads, but nothing read later.
 template <int kAhead = kReadsAhead, class Read, class Take>
-JFORGE_DEVICE void read_ahead(std::int64_t begin, std::int64_t end, std::int64_t stride,
-                              const Read& read, const Take& take) {
+__device__ void read_ahead(std::int64_t begin, std::int64_t end, std::int64_t stride,
+                           const Read& read, const Take& take) {
   std::int64_t i = begin;
   for (; i + (kAhead - 1) * stride < end; i += kAhead * stride) {
     decltype(read(i)) values[kAhead];

@@ -30,8 +30,7 @@ struct ForWords {
   bool words;
 
   [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t block) const {
+  __device__ void operator()(BlockGroup& group, std::int64_t block) const {
     group.each([&](std::int64_t lane) {
       const std::int64_t first = block * group.lanes() + lane;
       const std::int64_t step = blocks * group.lanes();
@@ -59,8 +58,8 @@ void launch_words(DeviceQueue& queue, std::int64_t count, bool words, const Elem
 template <int kCount>
 using Count = std::integral_constant<int, kCount>;
 template <class Take>
-JFORGE_DEVICE void for_row(std::int64_t lane, std::int64_t lanes, std::int64_t columns, bool words,
-                           const Take& take) {
+__device__ void for_row(std::int64_t lane, std::int64_t lanes, std::int64_t columns, bool words,
+                        const Take& take) {
   for (std::int64_t begin = lane * kWordElements; begin < columns; begin += lanes * kWordElements) {
     if (words) {
       take(Count<kWordElements>(), begin);
@@ -85,7 +84,7 @@ struct CopyTableRow {
   FloatTarget output;
   std::int64_t columns;
   template <int kCount>
-  JFORGE_DEVICE void take(std::int64_t i) const {
+  __device__ void take(std::int64_t i) const {
     float values[kCount];
     table.read(tokens[i / columns] * columns + i % columns, values);
     output.write(i, values);
@@ -104,10 +103,9 @@ struct NormRow {
   bool words;
 
   [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t row) const {
+  __device__ void operator()(BlockGroup& group, std::int64_t row) const {
     const std::int64_t at = row * columns;
-    const float squares = group.template sum<float>([&](std::int64_t lane) {
+    const float squares = group.sum<float>([&](std::int64_t lane) {
       float sum = 0;
       for_row(lane, group.lanes(), columns, words, [&](auto count, std::int64_t i) {
         constexpr int kCount = decltype(count)::value;
@@ -159,10 +157,9 @@ struct NormRowBackward {
   bool words;
 
   [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t row) const {
+  __device__ void operator()(BlockGroup& group, std::int64_t row) const {
     const std::int64_t at = row * columns;
-    const float projection = group.template sum<float>([&](std::int64_t lane) {
+    const float projection = group.sum<float>([&](std::int64_t lane) {
       float sum = 0;
       for_row(lane, group.lanes(), columns, words, [&](auto count, std::int64_t i) {
         constexpr int kCount = decltype(count)::value;
@@ -206,7 +203,7 @@ struct NormWeightTerm {
   FloatSource x;
   const float* inverse_rms;
   std::int64_t columns;
-  JFORGE_DEVICE float operator()(std::int64_t row, std::int64_t column) const {
+  __device__ float operator()(std::int64_t row, std::int64_t column) const {
     return inverse_rms[row] * (y_gradient[row * columns + column] * x[row * columns + column]);
   }
 };
@@ -220,8 +217,8 @@ struct Rotation {
 
   /// Heads begin at `from_head` and `to_head`.
   template <int kCount, class From>
-  JFORGE_DEVICE void take(const From& from, std::int64_t from_head, const FloatTarget& to,
-                          std::int64_t to_head, std::int32_t position, std::int64_t i) const {
+  __device__ void take(const From& from, std::int64_t from_head, const FloatTarget& to,
+                       std::int64_t to_head, std::int32_t position, std::int64_t i) const {
     const std::int64_t angle = std::int64_t{position} * half + i;
     float cosine[kCount];
     float sine[kCount];
@@ -257,7 +254,7 @@ struct RotatedHeads {
   std::int64_t pairs;
 
   template <int kCount>
-  JFORGE_DEVICE void take(const Rotation& rotation, std::int64_t pair) const {
+  __device__ void take(const Rotation& rotation, std::int64_t pair) const {
     const std::int64_t head = pair / rotation.half;  // Of all rows.
     const std::int64_t at = head * 2 * rotation.half;
     rotation.take<kCount>(x, at, x, at, positions[head / heads], pair % rotation.half);
@@ -277,7 +274,7 @@ struct RotateBoth {
   RotatedHeads q;
   RotatedHeads k;
   template <int kCount>
-  JFORGE_DEVICE void take(std::int64_t pair) const {
+  __device__ void take(std::int64_t pair) const {
     if (pair < q.pairs) {
       q.take<kCount>(rotation, pair);
     } else {
@@ -296,7 +293,7 @@ struct RotateAndWrite {
   FloatTarget keys;
   FloatTarget values;
   template <int kCount>
-  JFORGE_DEVICE void take(std::int64_t pair) const {
+  __device__ void take(std::int64_t pair) const {
     if (pair < q.pairs) {
       q.take<kCount>(rotation, pair);
       return;
@@ -333,8 +330,7 @@ struct NormRotateAndWrite {
   bool words = false;  ///< For rotations.
 
   [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t head) const {
+  __device__ void operator()(BlockGroup& group, std::int64_t head) const {
     const std::int64_t half = heads.rotation.half;
     const bool of_q = head * half < heads.q.pairs;
     const NormRow& norm = of_q ? q_norm : k_norm;
@@ -356,7 +352,7 @@ struct Swiglu {
   FloatSource up;
   FloatTarget y;
   template <int kCount>
-  JFORGE_DEVICE void take(std::int64_t i) const {
+  __device__ void take(std::int64_t i) const {
     float g[kCount];
     float u[kCount];
     gate.read(i, g);
@@ -375,7 +371,7 @@ struct SwigluBackward {
   FloatTarget gate_gradient;
   FloatTarget up_gradient;
   template <int kCount>
-  JFORGE_DEVICE void take(std::int64_t i) const {
+  __device__ void take(std::int64_t i) const {
     // Outputs may overlap inputs, so all reads come first.
     float dy[kCount];
     float g[kCount];
@@ -399,7 +395,7 @@ struct Convert {
   FloatTarget y;
   float factor;
   template <int kCount>
-  JFORGE_DEVICE void take(std::int64_t i) const {
+  __device__ void take(std::int64_t i) const {
     float values[kCount];
     x.read(i, values);
     for (int e = 0; e < kCount; ++e) {
@@ -413,7 +409,7 @@ struct Add {
   FloatSource x;
   FloatTarget y;
   template <int kCount>
-  JFORGE_DEVICE void take(std::int64_t i) const {
+  __device__ void take(std::int64_t i) const {
     float added[kCount];
     float sums[kCount];
     x.read(i, added);
@@ -431,7 +427,7 @@ struct KeepRows {
   std::int64_t count;
   FloatTarget x;
   std::int64_t columns;
-  JFORGE_DEVICE void operator()(std::int64_t column) const {
+  __device__ void operator()(std::int64_t column) const {
     constexpr std::int64_t kAtOnce = 8;
     float read[kAtOnce] = {};
     for (std::int64_t begin = 0; begin < count; begin += kAtOnce) {

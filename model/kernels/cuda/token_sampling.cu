@@ -37,18 +37,18 @@ static_assert(sizeof(RowChoice) % sizeof(std::uint64_t) == 0);
 constexpr std::int64_t kChoiceNumbers = sizeof(RowChoice) / sizeof(std::int32_t);
 
 /// Preserves order; both zeros are equal.
-[[nodiscard]] JFORGE_DEVICE std::uint32_t order_of(float value) {
+[[nodiscard]] __device__ std::uint32_t order_of(float value) {
   const auto bits = __builtin_bit_cast(std::uint32_t, value + 0.0F);
   return (bits >> 31) != 0 ? ~bits : bits | 0x80000000U;
 }
-[[nodiscard]] JFORGE_DEVICE float value_of(std::uint32_t order) {
+[[nodiscard]] __device__ float value_of(std::uint32_t order) {
   return __builtin_bit_cast(float, (order >> 31) != 0 ? order & 0x7FFFFFFFU : ~order);
 }
 
 /// Returns the largest c in [low, high] with holds(c). Requires: holds(low), holds is monotone.
 template <class Holds>
-[[nodiscard]] JFORGE_DEVICE std::uint32_t last_that(std::uint32_t low, std::uint32_t high,
-                                                    const Holds& holds) {
+[[nodiscard]] __device__ std::uint32_t last_that(std::uint32_t low, std::uint32_t high,
+                                                 const Holds& holds) {
   while (low < high) {
     const std::uint32_t middle = high - (high - low) / 2;
     if (holds(middle)) {
@@ -64,7 +64,7 @@ struct ScoredToken {
   double score;
   std::int64_t token;
 
-  JFORGE_DEVICE void meet(const ScoredToken& other) {
+  __device__ void meet(const ScoredToken& other) {
     if (other.score > score || (other.score == score && other.token < token)) {
       *this = other;
     }
@@ -95,18 +95,17 @@ struct ChooseTokens {
     std::uint32_t least;  ///< Kept: candidates of higher order,
     std::int64_t last;    ///< and of this order up to this token.
 
-    [[nodiscard]] JFORGE_DEVICE double scaled(float logit) const {
+    [[nodiscard]] __device__ double scaled(float logit) const {
       return (static_cast<double>(logit) - static_cast<double>(top)) / choice.temperature;
     }
-    [[nodiscard]] JFORGE_DEVICE double weight(float logit) const { return exp(scaled(logit)); }
-    [[nodiscard]] JFORGE_DEVICE bool cuts() const { return choice.top_k > 0 || choice.top_p < 1; }
+    [[nodiscard]] __device__ double weight(float logit) const { return exp(scaled(logit)); }
+    [[nodiscard]] __device__ bool cuts() const { return choice.top_k > 0 || choice.top_p < 1; }
   };
 
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t index) const {
-    auto* const scored = group.template shared<ScoredToken>(kChoiceLanes);
-    auto* const orders = group.template shared<std::uint32_t>(kChoiceLanes);
-    auto* const counts = group.template shared<std::uint32_t>(kChoiceLanes);
+  __device__ void operator()(BlockGroup& group, std::int64_t index) const {
+    auto* const scored = group.shared<ScoredToken>(kChoiceLanes);
+    auto* const orders = group.shared<std::uint32_t>(kChoiceLanes);
+    auto* const counts = group.shared<std::uint32_t>(kChoiceLanes);
     Row row{};
     row.choice = choices[index];
     row.logits = logits + index * vocabulary;
@@ -131,8 +130,7 @@ struct ChooseTokens {
     });
   }
 
-  template <class Group>
-  JFORGE_DEVICE void penalise(Group& group, const Row& row) const {
+  __device__ void penalise(BlockGroup& group, const Row& row) const {
     group.each([&](std::int64_t lane) {
       for (std::int64_t i = row.choice.penalised_begin + lane; i < row.choice.penalised_end;
            i += group.lanes()) {
@@ -143,16 +141,16 @@ struct ChooseTokens {
   }
 
   /// Visits a lane's share of the row.
-  template <class Group, class Take>
-  JFORGE_DEVICE void over_logits(const Group& group, const Row& row, std::int64_t lane,
-                                 const Take& take) const {
+  template <class Take>
+  __device__ void over_logits(const BlockGroup& group, const Row& row, std::int64_t lane,
+                              const Take& take) const {
     read_ahead(
         lane, vocabulary, group.lanes(), [&](std::int64_t i) { return row.logits[i]; }, take);
   }
   /// Visits a lane's share of the candidates.
-  template <class Group, class Take>
-  JFORGE_DEVICE static void over_candidates(const Group& group, const Row& row, std::int64_t lane,
-                                            const Take& take) {
+  template <class Take>
+  __device__ static void over_candidates(const BlockGroup& group, const Row& row, std::int64_t lane,
+                                         const Take& take) {
     struct Candidate {
       std::int64_t token;
       float logit;
@@ -169,15 +167,14 @@ struct ChooseTokens {
   }
 
   /// Returns false for NaN. Sets `orders` to each lane's largest.
-  template <class Group>
-  [[nodiscard]] JFORGE_DEVICE bool find_largest(Group& group, Row& row,
-                                                std::uint32_t* orders) const {
+  [[nodiscard]] __device__ bool find_largest(BlockGroup& group, Row& row,
+                                             std::uint32_t* orders) const {
     struct Best {
       float value;
       std::int64_t token;
       bool nan;
     };
-    typename Group::template PerLane<Best> best(group);
+    Best best{};
     group.each([&](std::int64_t lane) {
       Best own{-INFINITY, lane, false};
       over_logits(group, row, lane, [&](std::int64_t i, float value) {
@@ -187,31 +184,30 @@ struct ChooseTokens {
           own.token = i;
         }
       });
-      best[lane] = own;
+      best = own;
       orders[lane] = order_of(own.value);
     });
-    if (group.largest([&](std::int64_t lane) { return best[lane].nan ? 1.0F : 0.0F; }) > 0) {
+    if (group.largest([&](std::int64_t /*lane*/) { return best.nan ? 1.0F : 0.0F; }) > 0) {
       return false;
     }
-    row.top = group.largest([&](std::int64_t lane) { return best[lane].value; });
-    row.largest = static_cast<std::int64_t>(-group.largest([&](std::int64_t lane) {
-      const bool reaches = best[lane].value == row.top && best[lane].token < vocabulary;
-      return reaches ? -static_cast<float>(best[lane].token) : -INFINITY;
+    row.top = group.largest([&](std::int64_t /*lane*/) { return best.value; });
+    row.largest = static_cast<std::int64_t>(-group.largest([&](std::int64_t /*lane*/) {
+      const bool reaches = best.value == row.top && best.token < vocabulary;
+      return reaches ? -static_cast<float>(best.token) : -INFINITY;
     }));
     return true;
   }
 
   /// Applies top-k, then top-p. `orders`: each lane's largest.
-  template <class Group>
-  JFORGE_DEVICE void cut(Group& group, Row& row, const std::uint32_t* orders,
-                         std::uint32_t* counts) const {
+  __device__ void cut(BlockGroup& group, Row& row, const std::uint32_t* orders,
+                      std::uint32_t* counts) const {
     row.last = vocabulary;
     double sum = 0;
     if (row.choice.top_k > 0) {
       cut_k(group, row, orders, counts);
       sum = row.choice.top_p < 1 ? mass(group, row, row.least) : 0;
     } else {
-      sum = group.template sum<double>([&](std::int64_t lane) {
+      sum = group.sum<double>([&](std::int64_t lane) {
         double own = 0;
         over_logits(group, row, lane,
                     [&](std::int64_t /*i*/, float logit) { own += row.weight(logit); });
@@ -226,16 +222,15 @@ struct ChooseTokens {
     }
   }
 
-  template <class Group>
-  JFORGE_DEVICE void cut_k(Group& group, Row& row, const std::uint32_t* orders,
-                           std::uint32_t* counts) const {
+  __device__ void cut_k(BlockGroup& group, Row& row, const std::uint32_t* orders,
+                        std::uint32_t* counts) const {
     const auto k = static_cast<std::uint64_t>(row.choice.top_k);
     const std::uint32_t top = order_of(row.top);
     std::uint32_t bound = 0;
     if (row.choice.top_k <= group.lanes()) {
       // The k-th of the lanes' largest bounds the k-th of all from below.
       bound = last_that(0, top, [&](std::uint32_t order) {
-        return group.template sum<std::uint64_t>(
+        return group.sum<std::uint64_t>(
                    [&](std::int64_t lane) { return std::uint64_t{orders[lane] >= order}; }) >= k;
       });
     }
@@ -247,15 +242,14 @@ struct ChooseTokens {
   }
 
   /// Keeps the most probable until their weights reach `target`.
-  template <class Group>
-  JFORGE_DEVICE void cut_nucleus(Group& group, Row& row, double target) const {
+  __device__ void cut_nucleus(BlockGroup& group, Row& row, double target) const {
     const std::uint32_t top = order_of(row.top);
     const std::uint32_t least = last_that(
         row.least, top, [&](std::uint32_t order) { return mass(group, row, order) >= target; });
     const double above = least == top ? 0.0 : mass(group, row, least + 1);
     row.least = least;
     const auto count_up_to = [&](std::int64_t last) {
-      return group.template sum<std::uint64_t>([&](std::int64_t lane) {
+      return group.sum<std::uint64_t>([&](std::int64_t lane) {
         std::uint64_t own = 0;
         over_candidates(group, row, lane, [&](std::int64_t token, float logit) {
           own += order_of(logit) == least && token <= last ? 1 : 0;
@@ -275,9 +269,9 @@ struct ChooseTokens {
     }
   }
 
-  template <class Group, class Likely>
-  JFORGE_DEVICE void collect(Group& group, Row& row, std::uint32_t* counts,
-                             const Likely& likely) const {
+  template <class Likely>
+  __device__ void collect(BlockGroup& group, Row& row, std::uint32_t* counts,
+                          const Likely& likely) const {
     group.each([&](std::int64_t lane) {
       std::uint32_t own = 0;
       over_logits(group, row, lane,
@@ -295,15 +289,15 @@ struct ChooseTokens {
         }
       });
     });
-    row.num_candidates = static_cast<std::int64_t>(group.template sum<std::uint64_t>(
-        [&](std::int64_t lane) { return std::uint64_t{counts[lane]}; }));
+    row.num_candidates = static_cast<std::int64_t>(
+        group.sum<std::uint64_t>([&](std::int64_t lane) { return std::uint64_t{counts[lane]}; }));
   }
 
   /// Sums over the candidates from `order` on.
-  template <class T, class Group, class Term>
-  [[nodiscard]] JFORGE_DEVICE T sum_from(Group& group, const Row& row, std::uint32_t order,
-                                         const Term& term) const {
-    return group.template sum<T>([&](std::int64_t lane) {
+  template <class T, class Term>
+  [[nodiscard]] __device__ T sum_from(BlockGroup& group, const Row& row, std::uint32_t order,
+                                      const Term& term) const {
+    return group.sum<T>([&](std::int64_t lane) {
       T own = 0;
       over_candidates(group, row, lane, [&](std::int64_t /*token*/, float logit) {
         own += order_of(logit) >= order ? term(logit) : T{0};
@@ -311,14 +305,13 @@ struct ChooseTokens {
       return own;
     });
   }
-  template <class Group>
-  [[nodiscard]] JFORGE_DEVICE double mass(Group& group, const Row& row, std::uint32_t order) const {
+  [[nodiscard]] __device__ double mass(BlockGroup& group, const Row& row,
+                                       std::uint32_t order) const {
     return sum_from<double>(group, row, order, [&](float logit) { return row.weight(logit); });
   }
 
-  template <class Group>
-  [[nodiscard]] JFORGE_DEVICE std::int64_t draw(Group& group, const Row& row,
-                                                ScoredToken* scored) const {
+  [[nodiscard]] __device__ std::int64_t draw(BlockGroup& group, const Row& row,
+                                             ScoredToken* scored) const {
     const DeviceStream noise(row.choice.seed, RandomPurpose::token_sampling, 0, row.choice.request,
                              row.choice.position);
     const auto words_of = [&](std::int64_t four) {
@@ -389,9 +382,9 @@ struct ChooseTokens {
         }
       });
     }
-    typename Group::template PerLane<std::int64_t> chosen(group);
-    group.each([&](std::int64_t lane) { chosen[lane] = scored[0].token; });
-    return chosen[0];
+    std::int64_t chosen = 0;
+    group.each([&](std::int64_t /*lane*/) { chosen = scored[0].token; });
+    return chosen;
   }
 };
 

@@ -28,8 +28,7 @@ struct GatherRows {
   bool words;  ///< Rows are whole, aligned words.
 
   [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t row) const {
+  __device__ void operator()(BlockGroup& group, std::int64_t row) const {
     group.each([&](std::int64_t lane) {
       const std::int64_t from = rows[row] * columns;
       const std::int64_t to = row * columns;
@@ -41,8 +40,8 @@ struct GatherRows {
     });
   }
   template <int kCount>
-  JFORGE_DEVICE void move(std::int64_t lane, std::int64_t lanes, std::int64_t from,
-                          std::int64_t to) const {
+  __device__ void move(std::int64_t lane, std::int64_t lanes, std::int64_t from,
+                       std::int64_t to) const {
     for (std::int64_t i = lane * kCount; i < columns; i += lanes * kCount) {
       float values[kCount];
       source.read(from + i, values);
@@ -71,9 +70,8 @@ struct ItemLoss {
   };
 
   /// log Σ exp(z), reading each logit once (Milakov & Gimelshein 2018).
-  template <class Group>
-  JFORGE_DEVICE float log_sum(Group& group, const float* z) const {
-    typename Group::template PerLane<LaneSum> sums(group);
+  __device__ float log_sum(BlockGroup& group, const float* z) const {
+    LaneSum lane_sum{};
     group.each([&](std::int64_t lane) {
       // Finite, so that −∞ minus it is −∞.
       LaneSum own{-3.402823466e38F, 0.0};
@@ -86,17 +84,16 @@ struct ItemLoss {
             }
             own.sum += static_cast<double>(expf(value - own.maximum));
           });
-      sums[lane] = own;
+      lane_sum = own;
     });
-    const float highest = group.largest([&](std::int64_t lane) { return sums[lane].maximum; });
-    const double total = group.template sum<double>([&](std::int64_t lane) {
-      return sums[lane].sum * static_cast<double>(expf(sums[lane].maximum - highest));
+    const float highest = group.largest([&](std::int64_t /*lane*/) { return lane_sum.maximum; });
+    const double total = group.sum<double>([&](std::int64_t /*lane*/) {
+      return lane_sum.sum * static_cast<double>(expf(lane_sum.maximum - highest));
     });
     return highest + static_cast<float>(log(total));
   }
 
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t index) const {
+  __device__ void operator()(BlockGroup& group, std::int64_t index) const {
     const LossItemRows item = items[index];
     group.each([&](std::int64_t lane) {
       if (lane == 0) {
@@ -138,13 +135,12 @@ struct ItemLoss {
   }
 
   /// `divergence` = Σ p_t (log p_t − log p_s); logit gradients are weight · (p_s − p_t).
-  template <class Group>
-  JFORGE_DEVICE void teach(Group& group, std::int64_t row, const float* teacher, float teacher_sum,
-                           float weight, double& divergence) const {
+  __device__ void teach(BlockGroup& group, std::int64_t row, const float* teacher,
+                        float teacher_sum, float weight, double& divergence) const {
     const std::int64_t begin = row * vocabulary;
     const float* const student = logits + begin;
     const float student_sum = log_sum(group, student);
-    const double total = group.template sum<double>([&](std::int64_t lane) {
+    const double total = group.sum<double>([&](std::int64_t lane) {
       double sum = 0;
       struct Both {
         float teacher;
@@ -179,9 +175,8 @@ struct AddTerms {
   double* sums;
 
   [[nodiscard]] std::int64_t shared_bytes() const { return 0; }
-  template <class Group>
-  JFORGE_DEVICE void operator()(Group& group, std::int64_t /*block*/) const {
-    const double consistency = group.template sum<double>([&](std::int64_t lane) {
+  __device__ void operator()(BlockGroup& group, std::int64_t /*block*/) const {
+    const double consistency = group.sum<double>([&](std::int64_t lane) {
       double sum = 0;
       read_ahead(
           lane, count, group.lanes(),
@@ -191,7 +186,7 @@ struct AddTerms {
           [&](std::int64_t /*i*/, double term) { sum += term; });
       return sum;
     });
-    const double autoregressive = group.template sum<double>([&](std::int64_t lane) {
+    const double autoregressive = group.sum<double>([&](std::int64_t lane) {
       double sum = 0;
       read_ahead(
           lane, count, group.lanes(),

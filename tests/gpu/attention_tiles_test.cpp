@@ -1,5 +1,3 @@
-#include "model/kernels/cuda/attention_visits.h"
-
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -7,8 +5,9 @@
 #include <set>
 #include <tuple>
 
-#include "model/kernels/cuda/cuda_decode_plan_internal.h"
-#include "model/kernels/cuda/cuda_packed_plan_internal.h"
+#include "model/kernels/cuda/attention_visits.h"
+#include "model/kernels/cuda/device_code.h"
+#include "model/kernels/cuda/tile_sizes.h"
 #include "tests/support/kernel_calls.h"
 
 namespace jforge::test {

@@ -8,7 +8,7 @@
 #include <span>
 #include <utility>
 
-#include "model/kernels/cuda/block_group.h"
+#include "model/kernels/cuda/block_group.cuh"
 #include "runtime/device/queue.h"
 #include "runtime/error.h"
 #include "runtime/phase_clock.h"
@@ -19,88 +19,6 @@
 #include "runtime/tensor/cuda_stream_queue.h"
 
 namespace jforge {
-
-class BlockGroup {
- public:
-  static constexpr unsigned kMostLanes = 256;
-
-  __device__ explicit BlockGroup(unsigned char* shared) : shared_(shared) {}
-
-  template <class T>
-  class PerLane {
-   public:
-    __device__ explicit PerLane(const BlockGroup& /*group*/) : value_() {}
-    __device__ T& operator[](std::int64_t /*lane*/) { return value_; }
-
-   private:
-    T value_;
-  };
-
-  [[nodiscard]] __device__ std::int64_t lanes() const { return blockDim.x; }
-
-  template <class Function>
-  __device__ void each(Function function) {
-    begin_phase();
-    function(static_cast<std::int64_t>(threadIdx.x));
-  }
-
-  template <class T, class Function>
-  __device__ T sum(Function function) {
-    return reduce<T>(function, [](T a, T b) { return a + b; });
-  }
-
-  template <class Function>
-  __device__ float largest(Function function) {
-    return reduce<float>(function, [](float a, float b) { return fmaxf(a, b); });
-  }
-
-  template <class T>
-  __device__ T* shared(std::int64_t count) {
-    unsigned char* const begin = shared_;
-    shared_ += shared_size<T>(count);
-    return reinterpret_cast<T*>(begin);
-  }
-
- private:
-  __device__ static double* reduction_memory() {
-    __shared__ double memory[kMostLanes];
-    return memory;
-  }
-
-  /// The first phase needs no barrier, and nothing follows the last.
-  __device__ void begin_phase() {
-    if (began_) {
-      __syncthreads();
-    }
-    began_ = true;
-  }
-
-  template <class T, class Function, class Combine>
-  __device__ T reduce(Function function, Combine combine) {
-    T* const values = reinterpret_cast<T*>(reduction_memory());
-    const unsigned lane = threadIdx.x;
-    begin_phase();
-    values[lane] = function(static_cast<std::int64_t>(lane));
-    __syncthreads();
-    for (unsigned stride = blockDim.x / 2; stride > 0; stride /= 2) {
-      if (lane < stride) {
-        values[lane] = combine(values[lane], values[lane + stride]);
-      }
-      __syncthreads();
-    }
-    return values[0];
-  }
-
-  unsigned char* shared_;
-  bool began_ = false;  ///< Usually a compile-time constant.
-};
-
-template <class Body>
-__global__ void run_body(const Body body) {
-  extern __shared__ __align__(16) unsigned char shared[];
-  BlockGroup group(shared);
-  body(group, static_cast<std::int64_t>(blockIdx.x));
-}
 
 /// A recorded graph of launches. Empty: none.
 class RecordedLaunches {
@@ -297,5 +215,39 @@ class StagedArray {
   std::size_t used_places_ = 0;
   std::size_t next_ = 0;
 };
+
+/// Work space; at_least() leaves the contents unspecified.
+class DeviceScratch {
+ public:
+  explicit DeviceScratch(MemoryAccount& account) : account_(account) {}
+
+  template <class T>
+  T* at_least(std::int64_t count) {
+    const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
+    if (bytes > memory_.bytes()) {
+      memory_ = Buffer();  // Freed first, so that both blocks never coexist.
+      memory_ = Buffer(bytes, account_, DeviceQueue::kDevice, MemoryUse::activations);
+    }
+    return reinterpret_cast<T*>(memory_.data());
+  }
+  void release() { memory_ = Buffer(); }
+  /// Moves when the memory grows.
+  [[nodiscard]] const void* data() const noexcept { return memory_.data(); }
+
+ private:
+  MemoryAccount& account_;
+  Buffer memory_;
+};
+
+inline constexpr std::int64_t kElementLanes = 256;
+inline constexpr std::int64_t kMostElementBlocks = 8192;
+
+template <class Element>
+void launch_elements(DeviceQueue& queue, std::int64_t count, const Element& element,
+                     const char* what) {
+  const std::int64_t needed = divide_up(count, kElementLanes);
+  const std::int64_t blocks = needed < kMostElementBlocks ? needed : kMostElementBlocks;
+  queue.launch(blocks, kElementLanes, ForElements<Element>{element, count, blocks}, what);
+}
 
 }  // namespace jforge
