@@ -48,8 +48,8 @@ class DeviceMemory {
     std::unique_ptr<std::byte[]> data;  ///< filled with 0xff, NaN for floats, until written
     /// One per granule, from the first access on.
     std::unique_ptr<Cell[], void (*)(void*)> cells{nullptr, nullptr};
-    unsigned granule_shift = 2;
-    std::uint32_t begun_by = 0;  ///< the work that began its life
+    unsigned granule_shift = 16;  ///< log2 of its bytes, as large as accesses allow
+    std::uint32_t begun_by = 0;   ///< the work that began its life
   };
 
   DeviceMemory();

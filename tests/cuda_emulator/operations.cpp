@@ -599,7 +599,7 @@ void load(Warp& warp, const Instruction& i, LaneMask mask) {
     times = address == last ? times + 1 : 0;
     last = address;
     if constexpr (kSpace == Space::parameter) {
-      from = parameter_at(warp, address, kBytes, lane);
+      from = times > 0 ? from : parameter_at(warp, address, kBytes, lane);
     } else if (times >= kNoted && !is_local(kSpace, address)) {
     } else if (in_shared(kSpace, address)) {
       from = warp.shared().read(warp.access(lane), address, kBytes);
