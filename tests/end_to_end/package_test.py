@@ -15,23 +15,40 @@ from harness import BINARY, EndToEndTest
 BUILD = os.environ.get("JFORGE_BUILD_DIR", "")
 
 
+def files_under(prefix):
+    """Relative paths; the package has the man page compressed."""
+    names = (str(path.relative_to(prefix)) for path in prefix.rglob("*") if path.is_file())
+    return sorted(name.replace("jforge.1.gz", "jforge.1") for name in names)
+
+
 class PackageTest(EndToEndTest):
     def run_program(self, *words, expect=0, **options):
         result = self.finish(self.start([str(word) for word in words], **options))
         self.assertEqual(expect, result.code, str(result))
         return result
 
-    def expect_usable(self, prefix, man_page):
-        """Checks `prefix` without checkout and build folder."""
+    def installed(self):
+        """An installed tree, far from checkout and build folder."""
+        prefix = self.root / "installed" / "prefix"
+        self.run_program(os.environ["JFORGE_CMAKE"], "--install", BUILD, "--prefix", prefix)
+        return prefix
+
+    def expect_complete(self, prefix, man_page):
         self.expect_shell_files(prefix, man_page)
         installed, share = prefix / "bin" / "jforge", prefix / "share" / "jforge"
-        scripts = share / "launch" / "scripts"
         self.assertEqual(self.run_program(BINARY, "--version").out, self.run_program(installed, "--version").out)
         paths = subprocess.run(["readelf", "-d", installed], check=True, capture_output=True, text=True).stdout
         self.assertNotIn("RUNPATH", paths)
         plan = self.run_program(installed, "run", "launch/configs/quickstart.toml", "--dry-run", "--set",
                                 f"run.directory=\"{self.root / 'planned'}\"", cwd=share)
         self.assertIn("steps", plan.out + plan.err)
+        for name in ("README.md", "LICENSE", "docs/commands.md"):
+            self.assertTrue((prefix / "share" / "doc" / "jforge" / name).is_file(), name)
+
+    def expect_usable(self, prefix):
+        """Checks `prefix` without checkout and build folder."""
+        installed, share = prefix / "bin" / "jforge", prefix / "share" / "jforge"
+        scripts = share / "launch" / "scripts"
         config, run = self.config("by-" + prefix.parent.name)
         self.run_program(scripts / "local_mpirun.sh", "-n", "2", installed, "run", config)
         self.assertEqual(self.bytes_of(self.uninterrupted(2)), self.bytes_of(run))
@@ -39,8 +56,6 @@ class PackageTest(EndToEndTest):
         batch = self.run_program("bash", scripts / "run_slurm.sbatch", config, run, expect=2,
                                  env={**os.environ, "JFORGE_LAUNCHER": "telegraph", "SLURM_JOB_ID": "0"})
         self.assertIn("neither mpirun nor srun", batch.err)
-        for name in ("README.md", "LICENSE", "docs/commands.md"):
-            self.assertTrue((prefix / "share" / "doc" / "jforge" / name).is_file(), name)
         self.expect_self_test(installed, share)
         self.expect_module_file(prefix)
 
@@ -89,14 +104,14 @@ class PackageTest(EndToEndTest):
 
 class Install(PackageTest):
     def test_an_installed_tree_works(self):
-        prefix = self.root / "installed" / "prefix"
-        self.run_program(os.environ["JFORGE_CMAKE"], "--install", BUILD, "--prefix", prefix)
-        self.expect_usable(prefix, "jforge.1")
+        prefix = self.installed()
+        self.expect_complete(prefix, "jforge.1")
+        self.expect_usable(prefix)
 
 
 @unittest.skipUnless(shutil.which("dpkg-shlibdeps") and shutil.which("file"), "dpkg-dev or file is not installed")
 class DebianPackage(PackageTest):
-    def test_the_package_names_its_libraries_and_works(self):
+    def test_the_package_names_its_libraries_and_holds_the_installed_tree(self):
         folder = self.root / "packages"
         self.run_program(os.environ["JFORGE_CPACK"], "-G", "DEB", "-B", folder, "--config",
                          pathlib.Path(BUILD) / "CPackConfig.cmake", cwd=self.root)
@@ -106,7 +121,9 @@ class DebianPackage(PackageTest):
             self.assertIn(name, depends)
         self.assertNotIn("-dev", depends)
         self.run_program("dpkg-deb", "-x", package, self.root / "unpacked")
-        self.expect_usable(self.root / "unpacked" / "usr", "jforge.1.gz")
+        prefix = self.root / "unpacked" / "usr"
+        self.expect_complete(prefix, "jforge.1.gz")
+        self.assertEqual(files_under(self.installed()), files_under(prefix))
 
 
 if __name__ == "__main__":
