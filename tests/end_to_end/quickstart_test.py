@@ -16,7 +16,7 @@ class Quickstart(EndToEndTest):
         run = self.root / "quickstart"
         self.jforge("run", "launch/configs/quickstart.toml", "--set", f"run.directory={run}", "--set", "prompts.limit=400",
                     "--set", "rounds.1.steps=120", "--set", "train.learning_rate=2e-3", "--set", "train.ar_weight=20.0",
-                    "--set", "evaluate.limit=60", ranks=2, timeout=3000, cwd=SOURCE)
+                    "--set", "evaluate.limit=60", "--set", "evaluate.speed_problems=8", ranks=2, timeout=3000, cwd=SOURCE)
         models = json.loads((run / "evaluation" / "summary.json").read_text(encoding="utf-8"))["models"]
         base, final = (models[name]["ledger"] for name in ("base", "final"))
         for model in (base, final):
@@ -39,7 +39,7 @@ class Quickstart(EndToEndTest):
         self.assertLessEqual(abs(final["jacobi"]["accuracy"] - base["jacobi"]["accuracy"]), 0.1)
 
         self.jforge("sweep", "launch/configs/sweep_quickstart.toml", "--model", run / "model", "--out", run,
-                    "--name", "final", "--set", "evaluate.limit=10", ranks=2, timeout=1800, cwd=SOURCE)
+                    "--name", "final", "--set", "evaluate.limit=5", ranks=2, timeout=1800, cwd=SOURCE)
         report = (run / "report.md").read_text(encoding="utf-8")
         shown = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", report)
         for name in shown:
@@ -81,7 +81,7 @@ RECIPES = ("jacobi-forcing", "clean-context")
 AR_WEIGHT = ("--set", "train.ar_weight=20.0")
 
 
-class Pilot(EndToEndTest):
+class PilotTest(EndToEndTest):
     def configuration(self):
         """Writes one for ledgers of 4 changes, whose training is short."""
         subprocess.run([sys.executable, "-B", SOURCE / "launch/quickstart/make_ledger.py", "--out", self.root / "data",
@@ -91,16 +91,40 @@ class Pilot(EndToEndTest):
         config.write_text(PILOT.format(run=self.root / "run", data=self.root / "data"), encoding="utf-8")
         return config
 
+    def expect_rows(self, run, out, recipes, least_right=80, least_gain=1.04):
+        """`least_right`: percent of the answers; `least_gain`: tokens per forward at block 16 over the base's."""
+        models = json.loads((run / "pilot/evaluation/summary.json").read_text(encoding="utf-8"))["models"]
+        rows = {}
+        for line in out.splitlines():
+            words = line.replace("%", "").split()
+            if words and words[0] in models:
+                rows[words[0]] = [float(word) for word in words[1:]]
+        self.assertEqual({"base", *recipes}, set(rows))
+        for name, (right, tpf_16, tpf_64, same) in rows.items():
+            figures = models[name]["ledger"]
+            self.assertGreaterEqual(right, least_right, name)
+            self.assertAlmostEqual(100 * figures["ar"]["accuracy"], right, places=1)
+            self.assertAlmostEqual(figures["jacobi.block_size=16"]["tpf"], tpf_16, places=2)
+            self.assertAlmostEqual(figures["jacobi.block_size=64"]["tpf"], tpf_64, places=2)
+            self.assertTrue(name == "base" or tpf_16 > least_gain * rows["base"][1], rows)
+        self.assertEqual(100, rows["base"][3])
+        return rows
+
+
+class Pilot(PilotTest):
     def test_every_recipe_keeps_the_answers_and_the_table_compares_them(self):
-        """At least 80 of 100 answers stay right, with more tokens per forward."""
+        """At least 80 of 100 answers stay right, with more tokens per forward: 92 and 95, 1.22 and 1.21 times the base's."""
         run = self.root / "run"
         config = self.configuration()
         copied = run / "pilot" / RECIPES[1] / "round-1"  # after a kill while copying
         copied.mkdir(parents=True)
         (copied / "generation.json").write_text("{}", encoding="utf-8")
-        command = ("pilot", config, "--recipes", ",".join(RECIPES), "--steps", "100", *AR_WEIGHT)
+        command = ("pilot", config, "--recipes", ",".join(RECIPES), "--steps", "40", *AR_WEIGHT, "--set",
+                   "train.learning_rate=4e-3", "--set", "prompts.limit=320", "--set", "evaluate.limit=40")
         result = self.jforge(*command, ranks=2, timeout=1500, cwd=SOURCE)
-        self.expect_rows(run, result.out, RECIPES)
+        rows = self.expect_rows(run, result.out, RECIPES)
+        for name in RECIPES:
+            self.assertTrue(50 < rows[name][3] < 100, rows)
         # Own keys, but shared trajectories.
         resolved = {name: tomllib.loads((run / "pilot" / name / "resolved_config.toml").read_text(encoding="utf-8"))
                     for name in RECIPES}
@@ -113,31 +137,11 @@ class Pilot(EndToEndTest):
         again = self.jforge(*command, ranks=2, timeout=600, cwd=SOURCE)
         self.assertEqual(result.out[result.out.index("Pilot:"):], again.out[again.out.index("Pilot:"):])
 
-    def expect_rows(self, run, out, recipes):
-        models = json.loads((run / "pilot/evaluation/summary.json").read_text(encoding="utf-8"))["models"]
-        rows = {}
-        for line in out.splitlines():
-            words = line.replace("%", "").split()
-            if words and words[0] in models:
-                rows[words[0]] = [float(word) for word in words[1:]]
-        self.assertEqual({"base", *recipes}, set(rows))
-        for name, (right, tpf_16, tpf_64, same) in rows.items():
-            figures = models[name]["ledger"]
-            self.assertGreaterEqual(right, 80, name)
-            self.assertAlmostEqual(100 * figures["ar"]["accuracy"], right, places=1)
-            self.assertAlmostEqual(figures["jacobi.block_size=16"]["tpf"], tpf_16, places=2)
-            self.assertAlmostEqual(figures["jacobi.block_size=64"]["tpf"], tpf_64, places=2)
-            self.assertTrue(0 < same <= 100, name)
-            self.assertTrue(name == "base" or tpf_16 > 1.04 * rows["base"][1], rows)
-        self.assertEqual(100, rows["base"][3])
-
-    def test_the_authors_recipe_keeps_the_answers_with_large_steps(self):
-        """AR weight 1: after 100 steps of 64 samples 76 of 100 answers are right at 2e-3, 80 at 4e-3, 84 at 7e-3."""
-        run = self.root / "run"
-        config = self.configuration()
-        result = self.jforge("pilot", config, "--recipes", "authors", "--steps", "100", "--set", "train.batch_samples=64",
-                             "--set", "train.learning_rate=7e-3", ranks=2, timeout=1500, cwd=SOURCE)
-        self.expect_rows(run, result.out, ["authors"])
+    def test_the_authors_recipe_runs(self):
+        """What it learns: AuthorsRecipe."""
+        result = self.jforge("pilot", self.configuration(), "--recipes", "authors", "--steps", "8", "--set", "prompts.limit=128",
+                             "--set", "evaluate.limit=10", ranks=2, cwd=SOURCE)
+        self.expect_rows(self.root / "run", result.out, ["authors"], least_right=0, least_gain=0)
 
     def test_bad_requests_are_one_line(self):
         config = self.configuration()
@@ -150,6 +154,14 @@ class Pilot(EndToEndTest):
                 result = self.jforge("pilot", config, *words, expect=2, cwd=SOURCE)
                 self.assertIn(part, result.err)
         self.assertFalse((self.root / "run").exists())
+
+
+class AuthorsRecipe(PilotTest):
+    def test_it_keeps_the_answers_with_large_steps(self):
+        """AR weight 1: after 100 steps of 64 samples 76 of 100 answers are right at 2e-3, 80 at 4e-3, 84 at 7e-3."""
+        result = self.jforge("pilot", self.configuration(), "--recipes", "authors", "--steps", "100", "--set",
+                             "train.batch_samples=64", "--set", "train.learning_rate=7e-3", ranks=2, timeout=1500, cwd=SOURCE)
+        self.expect_rows(self.root / "run", result.out, ["authors"])
 
 
 class Reproduce(EndToEndTest):
