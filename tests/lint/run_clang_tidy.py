@@ -84,13 +84,10 @@ def sources_of(path):
 def alike(sources):
     """Returns {arguments: files} of `sources` {file: arguments}. Options are merged, because further macros and folders
     are harmless; other languages, other processors and OpenMP are not."""
-    together = {path: arguments for path, arguments in sources.items()
-                if not any(option[0].startswith(("-x", "-m", "-fopenmp")) for option in arguments)}
-    union = tuple(dict.fromkeys(option for arguments in together.values() for option in arguments))
-    result = collections.defaultdict(set)
+    kinds = collections.defaultdict(list)
     for path, arguments in sources.items():
-        result[union if path in together else arguments].add(path)
-    return result
+        kinds[tuple(option for option in arguments if option[0].startswith(("-x", "-m", "-fopenmp")))].append(path)
+    return {tuple(dict.fromkeys(option for path in paths for option in sources[path])): set(paths) for paths in kinds.values()}
 
 
 def definitions(path):
