@@ -1,6 +1,6 @@
 #pragma once
 
-/// What the host and kernels share.
+/// Sizes and a mark of functions that host code and kernels share.
 
 #include <cstdint>
 
