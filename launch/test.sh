@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test.sh [--all]: installs missing packages, builds, and runs the tests not labelled slow, manual or gpu (at most 12
-# minutes on 2 cores). --all (about 40 minutes) adds label slow; with nvcc, a CUDA build and its tests without a device;
+# minutes on 2 cores). --all (40 to 60 minutes) adds label slow; with nvcc, a CUDA build and its tests without a device;
 # a build and tests with MPICH; with clang, a minute of fuzzers. With a device: cmake --preset cuda-release &&
 # cmake --build --preset cuda-release --target gpu_tests && ctest --preset cuda-release-gpu.
 set -euo pipefail

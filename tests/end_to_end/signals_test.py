@@ -126,7 +126,7 @@ class StopByTheClock(SignalTest):
         words = [*self.delayed("train", 14), "--set", "rounds.1.steps=14", "--stop-at"]
         result = self.jforge("run", config, *words, "+64", expect=75)
         self.assertGreater(result.seconds, 30, "the first half is the job's")
-        self.assertLess(result.seconds, 64)
+        self.assertLess(result.seconds, 50, "most of half a minute is left")
         self.assertEqual((1, len(self.losses(run))), self.checkpoint_steps(run)[-1])
         for wrong in ("+0", "12:00", "2020-01-01T00:00:00Z", "2040-02-30T00:00:00Z"):
             self.assertIn("--stop-at: must be a future time", "".join(self.jforge("run", config, "--stop-at", wrong,
