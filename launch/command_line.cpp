@@ -93,7 +93,7 @@ CLI::Option* one_of(CLI::Option* option, const std::vector<std::string>& words) 
 // CLI11's own checks print a bound of 309 digits, and accept negative numbers and those beyond the
 // option's type.
 template <class T>
-CLI::Validator whole_number(T least, const char* most, const char* type) {
+CLI::Validator integer_from(T least, const char* most, const char* type) {
   return {[=](const std::string& text) {
             T value = 0;
             const char* const end = text.data() + text.size();
@@ -106,8 +106,8 @@ CLI::Validator whole_number(T least, const char* most, const char* type) {
           type};
 }
 
-CLI::Validator positive_number() { return whole_number<std::int32_t>(1, "2147483647", "POSITIVE"); }
-CLI::Validator seed_number() { return whole_number<std::uint64_t>(0, "2^64 - 1", "UINT"); }
+CLI::Validator positive_number() { return integer_from<std::int32_t>(1, "2147483647", "POSITIVE"); }
+CLI::Validator seed_number() { return integer_from<std::uint64_t>(0, "2^64 - 1", "UINT"); }
 
 // Words and values are the configuration's; without the option `value` stays "auto".
 template <class Enum, std::size_t N>

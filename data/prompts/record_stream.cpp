@@ -126,7 +126,7 @@ bool is_csv_name(const std::filesystem::path& path) {
 }
 
 /// Keeps invalid UTF-8.
-std::string json_string(std::string_view text) {
+std::string quoted_json(std::string_view text) {
   std::string quoted = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') {
@@ -300,7 +300,7 @@ void RecordStream::read_header() {
     if (!names.insert(name).second) {
       source_->refuse(fmt::format("the header has two columns '{}'", name));
     }
-    name = json_string(name);
+    name = quoted_json(name);
   }
 }
 
@@ -316,7 +316,7 @@ bool RecordStream::next_row(RawRecord& record) {
   }
   for (std::size_t i = 0; i < fields.size(); ++i) {
     record.text += i == 0 ? '{' : ',';
-    record.text += columns_[i] + ':' + json_string(fields[i]);
+    record.text += columns_[i] + ':' + quoted_json(fields[i]);
   }
   record.text += '}';
   return true;
