@@ -9,12 +9,14 @@
 #include <utility>
 #include <vector>
 
-#include "data/prompts/parquet_rows.h"
 #include "data/tokenizer/unpacked_file.h"
 #include "runtime/error.h"
 #include "runtime/phase_clock.h"
+#include "runtime/python_process.h"
 
 namespace jforge {
+
+const char* parquet_rows_source();  // parquet_rows.py
 
 /// Buffers a file's unpacked bytes and counts lines.
 class RecordStream::Source {
@@ -22,7 +24,12 @@ class RecordStream::Source {
   explicit Source(const std::filesystem::path& path)
       : path_(path.string()), file_(path), buffer_(std::size_t{1} << 20) {
     if (peek() == 'P' && std::string_view(buffer_.data(), end_).starts_with("PAR1")) {
-      rows_ = std::make_unique<ParquetRows>(path);
+      rows_ = std::make_unique<PythonProcess>(
+          parquet_rows_source(), std::vector{path_},
+          PythonProcess::Purpose{
+              path_, "a Parquet file is read with Python's pyarrow",
+              "apt-get install python3-venv && python3 -m venv ~/jforge-python && . "
+              "~/jforge-python/bin/activate && pip install pyarrow"});
       at_ = end_ = 0;
       bytes_ = 0;
     }
@@ -100,7 +107,7 @@ class RecordStream::Source {
 
   std::string path_;
   UnpackedFile file_;
-  std::unique_ptr<ParquetRows> rows_;  ///< Parquet only.
+  std::unique_ptr<PythonProcess> rows_;  ///< Parquet only.
   std::vector<char> buffer_;
   std::size_t at_ = 0;
   std::size_t end_ = 0;

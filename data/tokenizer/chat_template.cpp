@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <chrono>
+#include <mutex>
 #include <optional>
 
 #include "data/tokenizer/json_fields.h"
@@ -11,8 +14,12 @@
 #include "data/tokenizer/unicode.h"
 #include "runtime/contained_file.h"
 #include "runtime/error.h"
+#include "runtime/python_process.h"
 
 namespace jforge {
+
+const char* chat_template_source();  // chat_template.py
+
 namespace {
 
 constexpr std::string_view kPlainChatMl =
@@ -35,12 +42,33 @@ void expect_named(const TemplateArguments& arguments, std::string_view jinja,
   }
 }
 
-jinja::Value argument_value(const std::string& name, const TemplateArguments::mapped_type& given,
-                            jinja::Runtime& runtime) {
-  if (const auto* const flag = std::get_if<bool>(&given)) return jinja::Value(*flag);
-  if (const auto* const number = std::get_if<std::int64_t>(&given)) return jinja::Value(*number);
-  const std::string_view text = std::get<std::string>(given);
-  return name == kDay ? jinja::strftime_on(runtime, text) : jinja::Value(text);
+/// The template failed; what() names its line.
+struct TemplateError : DataError {
+  explicit TemplateError(const nlohmann::json& answer)
+      : DataError(fmt::format("line {}: {}", answer.at("line").get<int>(),
+                              answer.at("reason").get<std::string>())),
+        reason(answer.at("reason")),
+        raised(answer.at("raised")) {}
+  std::string reason;
+  bool raised;  ///< By raise_exception.
+};
+
+/// Accepts YYYY-MM-DD from year 1000 on.
+bool is_day(std::string_view text) {
+  std::array<int, 3> parts{};
+  constexpr std::array<std::size_t, 4> kBegins = {0, 5, 8, 11};
+  for (std::size_t i = 0; i < 3 && text.size() == 10; ++i) {
+    const std::string_view part = text.substr(kBegins[i], kBegins[i + 1] - kBegins[i] - 1);
+    const char* const end = part.data() + part.size();
+    const auto [stop, error] = std::from_chars(part.data(), end, parts[i]);
+    if (error != std::errc() || stop != end || (i < 2 && *end != '-')) return false;
+  }
+  const auto [year, month, day] = parts;
+  return year >= 1000 && month > 0 && day > 0 &&
+         std::chrono::year_month_day(std::chrono::year(year),
+                                     std::chrono::month(static_cast<unsigned>(month)),
+                                     std::chrono::day(static_cast<unsigned>(day)))
+             .ok();
 }
 
 nlohmann::json read_json(const std::filesystem::path& directory, const char* name) {
@@ -118,6 +146,34 @@ bool has_chatml_tokens(const std::filesystem::path& directory, const nlohmann::j
 
 }  // namespace
 
+class ChatTemplate::Process {
+ public:
+  explicit Process(const std::string& origin)
+      : python_(chat_template_source(), {},
+                {origin, "its chat template is rendered by Python's jinja2",
+                 "apt-get install python3-jinja2"}) {}
+
+  /// Returns the text that answers `request`. Throws TemplateError, EnvironmentError.
+  std::string ask(const nlohmann::json& request) {
+    const std::lock_guard lock(mutex_);
+    python_.write(request.dump() + "\n");
+    std::string line;
+    std::array<char, 1 << 16> bytes;
+    while (!line.ends_with('\n')) {
+      const std::size_t count = python_.read(bytes);
+      if (count == 0) throw EnvironmentError("the renderer of chat templates has ended");
+      line.append(bytes.data(), count);
+    }
+    const auto answer = nlohmann::json::parse(line);
+    if (!answer.contains("text")) throw TemplateError(answer);
+    return answer.at("text");
+  }
+
+ private:
+  std::mutex mutex_;
+  PythonProcess python_;
+};
+
 bool is_template_argument(std::string_view name) {
   constexpr auto kOwn = std::to_array<std::string_view>(
       {"messages", "add_generation_prompt", "tools", "documents", "raise_exception"});
@@ -137,7 +193,7 @@ void expect_template_arguments(const std::string& key, const TemplateArguments& 
           key, name));
     }
     const auto* const text = std::get_if<std::string>(&value);
-    if (name == kDay && (text == nullptr || !jinja::is_day(*text))) {
+    if (name == kDay && (text == nullptr || !is_day(*text))) {
       throw ConfigError(fmt::format("{}: {} must be a day such as \"2026-01-31\"", key, kDay));
     }
     if (text != nullptr) require_valid_utf8(*text, fmt::format("{}: {}", key, name));
@@ -155,7 +211,14 @@ std::string arguments_json(const TemplateArguments& arguments) {
 ChatTemplate ChatTemplate::parse(std::string_view jinja, const std::string& origin, Tokens tokens,
                                  TemplateArguments arguments) {
   require_valid_utf8(jinja, origin);
-  return {jinja::Template(jinja), origin, std::move(tokens), std::move(arguments)};
+  auto process = std::make_shared<Process>(origin);
+  nlohmann::json day;
+  if (const auto given = arguments.find(kDay); given != arguments.end()) {
+    day = std::get<std::string>(given->second);
+    arguments.erase(given);
+  }
+  process->ask({{"template", jinja}, {"day", day}});
+  return {std::move(process), origin, std::move(tokens), std::move(arguments)};
 }
 
 ChatTemplate ChatTemplate::load(const std::filesystem::path& model_directory,
@@ -187,9 +250,9 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& model_directory,
   std::optional<ChatTemplate> found;
   try {
     found = parse(*jinja, origin, std::move(tokens), options.arguments);
-  } catch (const jinja::TemplateError& error) {
-    return plain_instead(fmt::format("{}: the chat template is not understood, line {}: {}", origin,
-                                     error.line(), error.reason()));
+  } catch (const TemplateError& error) {
+    return plain_instead(
+        fmt::format("{}: the chat template is not understood, {}", origin, error.what()));
   }
   expect_named(options.arguments, *jinja, origin);
   const auto messages = std::to_array<ChatMessage>({{"system", "7654321"}, {"user", "1234567"}});
@@ -200,16 +263,15 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& model_directory,
     if (prints_user(std::span(messages).last(1))) return *found;
     return plain_instead(
         fmt::format("{}: the chat template does not print the user's message", origin));
-  } catch (const jinja::TemplateError& error) {
+  } catch (const TemplateError& error) {
     // The template refused this conversation; it may accept others.
-    if (error.raised()) return *found;
+    if (error.raised) return *found;
     try {  // Some templates need a system text.
       if (prints_user(messages)) return *found;
-    } catch (const jinja::TemplateError&) {  // Report the first error.
+    } catch (const TemplateError&) {  // Report the first error.
     }
-    return plain_instead(
-        fmt::format("{}: the chat template cannot render one message of the user, line {}: {}",
-                    origin, error.line(), error.reason()));
+    return plain_instead(fmt::format(
+        "{}: the chat template cannot render one message of the user, {}", origin, error.what()));
   }
 }
 
@@ -226,49 +288,32 @@ std::string ChatTemplate::render(std::span<const ChatMessage> messages, bool add
   }
   try {
     return evaluate(messages, add_generation_prompt, thinking);
-  } catch (const jinja::TemplateError& error) {
-    if (error.raised()) {
+  } catch (const TemplateError& error) {
+    if (error.raised) {
       throw DataError(fmt::format("the chat template of {} refuses the conversation: {}", origin_,
-                                  error.reason()));
+                                  error.reason));
     }
-    throw DataError(fmt::format("the chat template of {} cannot be rendered, line {}: {}", origin_,
-                                error.line(), error.reason()));
+    throw DataError(
+        fmt::format("the chat template of {} cannot be rendered, {}", origin_, error.what()));
   }
 }
 
 std::string ChatTemplate::evaluate(std::span<const ChatMessage> messages,
                                    bool add_generation_prompt, bool thinking) const {
-  using jinja::Kind;
-  using jinja::Value;
-  jinja::Runtime runtime;
-  const auto given = runtime.array<Value>(messages.size());
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    const auto entries = runtime.array<jinja::Entry>(2);
-    entries[0] = {Value(std::string_view("role")), Value(std::string_view(messages[i].role))};
-    entries[1] = {Value(std::string_view("content")), Value(std::string_view(messages[i].content))};
-    given[i] = Value(runtime.make(jinja::Mapping{.entries = entries}));
+  nlohmann::json variables = {{"messages", nlohmann::json::array()},
+                              {"add_generation_prompt", add_generation_prompt},
+                              {"tools", nullptr},
+                              {"documents", nullptr},
+                              {"enable_thinking", false}};
+  for (const auto& [role, content] : messages) {
+    variables["messages"].push_back({{"role", role}, {"content", content}});
   }
-  Value no_day;  // Its text is the error message.
-  no_day.owner = Kind::undefined;
-  no_day.text =
-      "it prints the present day (strftime_now), on which no prompt may depend; give it a day, "
-      "such "
-      "as strftime_now = \"2026-01-31\" in template_arguments";
-  std::vector<jinja::Variable> variables = {{"messages", runtime.sequence(Kind::list, given)},
-                                            {"add_generation_prompt", Value(add_generation_prompt)},
-                                            {"tools", Value(Kind::none)},
-                                            {"documents", Value(Kind::none)}};
-  // The first of equal names wins.
-  if (thinking) variables.push_back({"enable_thinking", Value(true)});
+  for (const auto& [name, text] : tokens_) variables[name] = text;
   for (const auto& [name, value] : arguments_) {
-    variables.push_back({name, argument_value(name, value, runtime)});
+    std::visit([&, &name = name](const auto& given) { variables[name] = given; }, value);
   }
-  variables.push_back({"enable_thinking", Value(false)});
-  variables.push_back({kDay, no_day});
-  for (const auto& [name, text] : tokens_) {
-    variables.push_back({name, Value(std::string_view(text))});
-  }
-  return template_.render(variables, runtime);
+  if (thinking) variables["enable_thinking"] = true;
+  return process_->ask(variables);
 }
 
 std::string ChatTemplate::render_answered(std::span<const ChatMessage> messages) const {

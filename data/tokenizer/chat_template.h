@@ -3,14 +3,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
-
-#include "data/tokenizer/jinja/template.h"
 
 namespace jforge {
 
@@ -34,13 +33,14 @@ struct ChatTemplateOptions {
   TemplateArguments arguments = {};
 };
 
-/// A Jinja template (jinja/template.h), rendered as by transformers' apply_chat_template without
-/// tools and documents. Unless arguments say otherwise, prompts contain no thinking and do not
-/// depend on the day:
+/// A Jinja template, rendered by jinja2 in a Python process (chat_template.py) as by transformers'
+/// apply_chat_template without tools and documents. Unless arguments say otherwise, prompts contain
+/// no thinking and do not depend on the day:
 ///  * enable_thinking is false: Qwen3's answers begin after an empty <think> block;
 ///  * strftime_now is undefined: templates print their fallback day (Llama 3.1 to 3.3: 26 Jul 2024)
-///    or are unsupported.
-/// Immutable and thread-safe.
+///    or fail.
+/// Immutable and thread-safe; copies share the process, which renders one text at a time. All
+/// functions throw EnvironmentError without python3 or jinja2, or if the process was killed.
 class ChatTemplate {
  public:
   /// Special tokens, for example "bos_token", with their texts.
@@ -49,16 +49,16 @@ class ChatTemplate {
   /// Reads the first of additional_chat_templates/default.jinja, chat_template.jinja and
   /// `chat_template` in tokenizer_config.json (a string, or the one named "default"), and special
   /// tokens from tokenizer_config.json, which special_tokens_map.json overrides if there is no
-  /// added_tokens_decoder. Throws ConfigError if the template is missing, unsupported or cannot
-  /// render one user message, alone or after a system text. With `force_chatml`, and if the
+  /// added_tokens_decoder. Throws ConfigError if the template is missing, no Jinja or cannot render
+  /// one user message, alone or after a system text. With `force_chatml`, and if the
   /// tokenizer has ChatML's tokens, plain ChatML without a default system text replaces it instead.
   /// Throws ConfigError for arguments that the template does not name, DataError for malformed
   /// files.
   static ChatTemplate load(const std::filesystem::path& model_directory,
                            const ChatTemplateOptions& options = {});
 
-  /// Parses a template; `origin` names the template in messages. Throws jinja::TemplateError if it
-  /// is unsupported, DataError if it is not valid UTF-8.
+  /// Parses a template; `origin` names the template in messages. Throws DataError if it is not
+  /// Jinja or not valid UTF-8.
   static ChatTemplate parse(std::string_view jinja, const std::string& origin, Tokens tokens = {},
                             TemplateArguments arguments = {});
 
@@ -81,9 +81,10 @@ class ChatTemplate {
   [[nodiscard]] const std::string& origin() const { return origin_; }
 
  private:
-  ChatTemplate(jinja::Template jinja, std::string origin, Tokens tokens,
+  class Process;
+  ChatTemplate(std::shared_ptr<Process> process, std::string origin, Tokens tokens,
                TemplateArguments arguments)
-      : template_(std::move(jinja)),
+      : process_(std::move(process)),
         origin_(std::move(origin)),
         tokens_(std::move(tokens)),
         arguments_(std::move(arguments)) {}
@@ -94,7 +95,7 @@ class ChatTemplate {
   [[nodiscard]] std::string evaluate(std::span<const ChatMessage> messages,
                                      bool add_generation_prompt, bool thinking) const;
 
-  jinja::Template template_;
+  std::shared_ptr<Process> process_;
   std::string origin_;
   Tokens tokens_;
   TemplateArguments arguments_;

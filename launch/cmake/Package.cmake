@@ -38,6 +38,6 @@ set(CPACK_DEBIAN_PACKAGE_SECTION science)
 # dpkg-shlibdeps finds only libraries, not mpirun and the programs that grade generated code.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_DEPENDS openmpi-bin)
-set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "bubblewrap, python3, python3-numpy")
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "bubblewrap, python3, python3-jinja2, python3-numpy")
 set(CPACK_PRE_BUILD_SCRIPTS "${CMAKE_SOURCE_DIR}/launch/cmake/CompressManPage.cmake")
 include(CPack)

@@ -11,6 +11,7 @@ The programs of a bundle find their libraries from its root, which may lie anywh
     bin/NAME                           starts libexec/NAME with the libraries of lib/ and Open MPI's places
     lib/, libexec/                     shared libraries except the driver's and CUDA's; programs, stripped
     lib/system/                        the C library, for machines with an older one
+    python/                            jinja2, for chat templates
     emulator/                          stand-ins for CUDA's libraries (tests/cuda_emulator), for gpu_check.sh --emulated
     checks.tsv                         the tests
     cuda_libraries.txt, glibc.txt      CUDA's libraries that the target must have, and the oldest C library that serves
@@ -46,6 +47,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 export OPAL_PREFIX="$root" OPAL_BINDIR="$root/bin" OPAL_LIBDIR="$root/lib" OPAL_PKGLIBDIR="$root/lib/openmpi"
 export OPAL_PKGDATADIR="$root/share/openmpi" OPAL_SYSCONFDIR="$root/share/openmpi"
 export PMIX_PKGLIBDIR="$root/lib/pmix" PMIX_PKGDATADIR="$root/share/pmix" PMIX_SYSCONFDIR="$root/share/openmpi"
+export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}$root/python"
 program=$root/libexec/$(basename "$0")
 libraries=$root/lib${JFORGE_CUDA_LIBRARIES:+:$JFORGE_CUDA_LIBRARIES}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 needed=$(cat "$root/glibc.txt") glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null)
@@ -63,8 +65,8 @@ README = """# Jacobi Forge on this machine's GPU
     launch/gpu_check.sh --seconds 540   # as much of it as fits; --only benchmarks: a part
     launch/gpu_check.sh --emulated      # a few of them without a GPU, on an emulated one
 
-Made at commit {commit}. Needs bash, Linux on x86-64, python3 for tests of several processes and, with PyTorch, for a
-comparison with FlexAttention, and a driver for CUDA {cuda}. If the C library is older than glibc {glibc}, the programs take the one
+Made at commit {commit}. Needs bash, Linux on x86-64, python3 (also with PyTorch, for a comparison with
+FlexAttention), and a driver for CUDA {cuda}. If the C library is older than glibc {glibc}, the programs take the one
 in lib/system. Everything else is here except CUDA's own libraries:
 
     {libraries}
@@ -236,6 +238,8 @@ def pack(build, out):
         bundle = Bundle(build, folder)
         for name in DATA:
             bundle.copy(ROOT / name, name)
+        for name in ("jinja2", "markupsafe"):
+            bundle.copy(f"/usr/lib/python3/dist-packages/{name}", f"python/{name}")
         checks = [line(*test, shown=bundle.moved) for test in tests(build)]
         if not checks:
             raise SystemExit(f"gpu_bundle.py: {build} has no tests labelled gpu; configure with -DJFORGE_CUDA=ON")

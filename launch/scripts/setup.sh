@@ -4,7 +4,7 @@
 # stay off without /etc/slurm/slurm.conf). Without root it prints the command and exits 4.
 set -euo pipefail
 
-packages=(g++ cmake ninja-build pkg-config python3 python3-numpy
+packages=(g++ cmake ninja-build pkg-config python3 python3-jinja2 python3-numpy
   libopenmpi-dev openmpi-bin libhdf5-dev libtomlplusplus-dev libspdlog-dev libfmt-dev
   libsimdjson-dev nlohmann-json3-dev libicu-dev libpcre2-dev libcli11-dev zlib1g-dev libbz2-dev libzstd-dev
   libxxhash-dev libseccomp-dev bubblewrap)

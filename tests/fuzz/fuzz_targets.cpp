@@ -9,7 +9,6 @@ namespace jforge {
 namespace {
 
 constexpr std::array kTargets{
-    FuzzTarget{"chat_template", fuzz_chat_template},
     FuzzTarget{"control_messages", fuzz_control_messages},
     FuzzTarget{"evalplus_json", fuzz_evalplus_json},
     FuzzTarget{"harness_frames", fuzz_harness_frames},

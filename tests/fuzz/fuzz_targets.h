@@ -22,7 +22,6 @@ struct FuzzTarget {
 void run_target(const FuzzTarget& target, std::span<const std::uint8_t> bytes);
 
 // Texts and messages.
-void fuzz_chat_template(std::span<const std::uint8_t> bytes);
 void fuzz_toml_config(std::span<const std::uint8_t> bytes);
 void fuzz_manifest(std::span<const std::uint8_t> bytes);
 void fuzz_evalplus_json(std::span<const std::uint8_t> bytes);

@@ -18,7 +18,6 @@
 #include "data/tasks/code/json_tree.h"
 #include "data/tasks/math/answer_number.h"
 #include "data/tasks/math/math_answer.h"
-#include "data/tokenizer/chat_template.h"
 #include "data/tokenizer/unicode.h"
 #include "launch/config/toml_config.h"
 #include "runtime/bounded_json.h"
@@ -50,14 +49,6 @@ void demand(bool holds, const char* what) {
 }
 
 }  // namespace
-
-void fuzz_chat_template(std::span<const std::uint8_t> bytes) {
-  const auto chat = ChatTemplate::parse(as_text(bytes), "template", {{"bos_token", "<s>"}});
-  const std::vector<ChatMessage> messages{
-      {"system", "be brief"}, {"user", "hello"}, {"assistant", "<think>a</think>\nb"}};
-  const std::string text = chat.render(messages, true);
-  demand(chat.render(messages, true) == text, "a template that renders otherwise the second time");
-}
 
 void fuzz_toml_config(std::span<const std::uint8_t> bytes) {
   const std::string text(as_text(bytes));

@@ -23,6 +23,7 @@ class Jforge(CMakePackage, CudaPackage):
     for library in ("bzip2", "cli11", "fmt", "icu4c", "libseccomp", "nlohmann-json", "pcre2",
                     "simdjson", "spdlog +fmt_external", "tomlplusplus", "xxhash", "zlib-api", "zstd"):
         depends_on(library)
+    depends_on("py-jinja2@3.1:", type="run")
 
     conflicts("%gcc@:11", msg="C++20 as GCC 12 has it")
     generator("ninja")

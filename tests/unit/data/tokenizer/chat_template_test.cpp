@@ -90,101 +90,6 @@ TEST(ChatTemplate, PlainChatMlHasNoSystemText) {
             "<|im_start|>system\nc<|im_end|>\n<|im_start|>assistant\n");
 }
 
-// Rendered by Jinja2 3.1 (trim_blocks, lstrip_blocks, enable_thinking = false, bos <B>, eos <E>)
-// from texts that are not ours to keep: chat_templates of the Python package trl 1.16.0, except
-// models/templates of llama.cpp (in llama-cpp-python 0.3.36) for the last, and
-// qwen3_thinking_template of unsloth 2026.10.9's chat_templates.py for qwen3_thinking.jinja.
-TEST(ChatTemplate, OtherFamiliesRenderAsTheirJinjaFilesDo) {
-  const std::vector<std::pair<Conversation, bool>> conversations = {
-      {{{"user", " Hi\n"}}, true},
-      {{{"system", "S "}, {"user", "a"}, {"assistant", "<think>\nt\n</think>\n\nb"}, {"user", "c"}},
-       true},
-      {{{"user", "a"}, {"assistant", "\nb "}}, false},
-      {{{"system", "S"}, {"user", "a"}, {"assistant", "<think>\nt\n</think>\n\nb"}}, false}};
-  const std::vector<std::pair<std::vector<const char*>, std::vector<std::string>>> expected = {
-      {{"Qwen-Qwen3-0.6B", "qwen3"},
-       {"<|im_start|>user\n Hi\n<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
-        "<|im_start|>system\nS "
-        "<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|"
-        ">user\nc<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
-        "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\nb "
-        "<|im_end|>\n",
-        "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<"
-        "think>\nt\n</think>\n\nb<|im_end|>\n"}},
-      {{"qwen3_instruct_2507"},
-       {"<|im_start|>user\n Hi\n<|im_end|>\n<|im_start|>assistant\n",
-        "<|im_start|>system\nS <|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
-        "<think>\nt\n</think>\n\nb<|im_end|>\n<|im_start|>user\nc<|im_end|>\n"
-        "<|im_start|>assistant\n",
-        "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n\nb <|im_end|>\n",
-        "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
-        "<think>\nt\n</think>\n\nb<|im_end|>\n"}},
-      {{"qwen3_thinking"},
-       {"<|im_start|>user\n Hi\n<|im_end|>\n<|im_start|>assistant\n<think>\n",
-        "<|im_start|>system\nS <|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
-        "b<|im_end|>\n<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n<think>\n",
-        "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\nb "
-        "<|im_end|>\n",
-        "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
-        "<think>\nt\n</think>\n\nb<|im_end|>\n"}},
-      {{"llama3"},
-       {"<B><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|"
-        "end_header_id|>\n\n",
-        "<B><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user<|end_"
-        "header_id|>\n\na<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n<think>\nt\n</"
-        "think>\n\nb<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nc<|eot_id|><|start_"
-        "header_id|>assistant<|end_header_id|>\n\n",
-        "<B><|start_header_id|>user<|end_header_id|>\n\na<|eot_id|><|start_header_id|>assistant<|"
-        "end_header_id|>\n\nb<|eot_id|>",
-        "<B><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user<|end_"
-        "header_id|>\n\na<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n<think>\nt\n</"
-        "think>\n\nb<|eot_id|>"}},
-      {{"llama3_1", "llama3_2"},
-       {"<B><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December "
-        "2023\nToday Date: 26 Jul "
-        "2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_"
-        "id|>assistant<|end_header_id|>\n\n",
-        "<B><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December "
-        "2023\nToday Date: 26 Jul "
-        "2024\n\nS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\na<|eot_id|><|start_header_"
-        "id|>assistant<|end_header_id|>\n\n<think>\nt\n</"
-        "think>\n\nb<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nc<|eot_id|><|start_"
-        "header_id|>assistant<|end_header_id|>\n\n",
-        "<B><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December "
-        "2023\nToday Date: 26 Jul "
-        "2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\na<|eot_id|><|start_header_"
-        "id|>assistant<|end_header_id|>\n\nb<|eot_id|>",
-        "<B><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December "
-        "2023\nToday Date: 26 Jul "
-        "2024\n\nS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\na<|eot_id|><|start_header_"
-        "id|>assistant<|end_header_id|>\n\n<think>\nt\n</think>\n\nb<|eot_id|>"}},
-      {{"mistralai-Mistral-Nemo-Instruct-2407"},
-       {"<B>[INST] Hi\n[/INST]",
-        "<B>[INST]a[/INST]<think>\nt\n</think>\n\nb<E>[INST]S \n\nc[/INST]",
-        "<B>[INST]a[/INST]\nb <E>", "<B>[INST]a[/INST]<think>\nt\n</think>\n\nb<E>"}},
-  };
-  const char* directory = std::getenv("JFORGE_TEST_TEMPLATES");
-  std::string absent;
-  for (const auto& [names, texts] : expected) {
-    for (const std::string name : names) {
-      const auto path =
-          std::filesystem::path(directory == nullptr ? "" : directory) / (name + ".jinja");
-      if (directory == nullptr || !std::filesystem::exists(path)) {
-        absent += " " + name;
-        continue;
-      }
-      const ChatTemplate chat = parsed(read_file_or_gz(path));
-      for (std::size_t i = 0; i < texts.size(); ++i) {
-        EXPECT_EQ(chat.render(conversations[i].first, conversations[i].second), texts[i]) << name;
-      }
-      EXPECT_THROW((void)chat.render(Conversation{{"tool", "x"}}, true), DataError);
-    }
-  }
-  if (!absent.empty()) {
-    GTEST_SKIP() << "published chat templates are absent (JFORGE_TEST_TEMPLATES):" << absent;
-  }
-}
-
 TEST(ChatTemplate, ATemplateRefusesConversationsItself) {
   const ChatTemplate chat = parsed(
       "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
@@ -292,10 +197,12 @@ TEST(ChatTemplate, LoadTriesTheTemplate) {
   directory.write("tokenizer.json", json{{"added_tokens", tokens}}.dump());
   const std::vector<std::pair<std::string, std::string>> refused = {
       {"{{ messages[0].content }}\n{% include 'x' %}",
-       "is not understood, line 2: the statement 'include'"},
+       "cannot render one message of the user, line 2: no loader"},
+      {"{{ messages[0].content }}\n{% for x in %}",
+       "is not understood, line 2: Expected an expression"},
       {"{{ messages[0].content }}{{ x.y }}",
        "cannot render one message of the user, line 1: 'x' is undefined"},
-      {"{{ messages[0].content|wordwrap }}", "line 1: the filter 'wordwrap' is not supported"},
+      {"{{ messages[0].content|shout }}", "is not understood, line 1: No filter named 'shout'"},
       {"{{ messages[0].content ~ strftime_now('%d') }}", "the present day (strftime_now)"},
       {"", "does not print the user's message"},
       {"{{ prompt }}", "does not print the user's message"}};
@@ -365,26 +272,61 @@ TEST(ChatTemplate, ArgumentsAreThoseOfTransformers) {
       << "accepted what the template does not name";
 }
 
-TEST(ChatTemplate, ADayIsPrintedAsPythonPrintsIt) {
-  const auto rendered = [](const std::string& format, const char* day) {
-    return ChatTemplate::parse("{{ strftime_now('" + format + "') }}", "test", {},
-                               {{"strftime_now", day}})
-        .render(Conversation{{"user", "a"}}, true);
-  };
-  const char* const format =
-      "%A %-d %B %Y, %d.%m.%y, %j %U %W %V %G %u %w %e %a %b %H:%M:%S %p %D %F %%";
-  EXPECT_EQ(rendered(format, "2026-01-31"),
-            "Saturday 31 January 2026, 31.01.26, 031 04 04 05 2026 6 6 31 Sat Jan 00:00:00 AM "
-            "01/31/26 2026-01-31 %");
-  EXPECT_EQ(rendered(format, "2024-12-30"),
-            "Monday 30 December 2024, 30.12.24, 365 52 53 01 2025 1 1 30 Mon Dec 00:00:00 AM "
-            "12/30/24 2024-12-30 %");
-  EXPECT_EQ(rendered(format, "1000-03-01"),
-            "Saturday 1 March 1000, 01.03.00, 060 08 08 09 1000 6 6  1 Sat Mar 00:00:00 AM "
-            "03/01/00 1000-03-01 %");
-  for (const char* unknown : {"%Z", "%s", "%-", "%", "%-Q"}) {
-    EXPECT_THROW(rendered(unknown, "2026-01-31"), DataError) << unknown;
+// Expected: transformers' sandbox.
+TEST(ChatTemplate, TheEnvironmentIsThatOfTransformers) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"a\n  {% if true %}\n  b\n  {% endif %}\nc\n", "a\n  b\nc"},
+      {"{% for m in 'abc' %}{% if m == 'b' %}{% continue %}{% endif %}{{ m }}{% endfor %}", "ac"},
+      {"{% generation %}{{ messages[0].content }}{% endgeneration %}\n!", "<é>!"},
+      {"{{ {'b': '<é>', 'a': [none]}|tojson }}", R"({"b": "<é>", "a": [null]})"},
+      {"{{ messages|tojson(indent=1) }}",
+       "[\n {\n  \"content\": \"<é>\",\n  \"role\": \"user\"\n }\n]"},
+      {"{{ tools is none and documents is none and x is not defined }}{{ x }}", "True"},
+      {"{{ messages[0].__class__ }}{{ range(3)|list }}", "[0, 1, 2]"}};
+  for (const auto& [jinja, expected] : cases) {
+    EXPECT_EQ(parsed(jinja).render(Conversation{{"user", "<é>"}}, true), expected) << jinja;
   }
+}
+
+TEST(ChatTemplate, ATemplateNeitherLeavesItsSandboxNorEndsItsProcess) {
+  for (const std::string jinja :
+       {"{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}", "{{ 'ab' * 999999999999 }}",
+        "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}"
+        "{% endfor %}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ '\\ud800' }}",
+        "{% set r = range(99999) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}"}) {
+    const ChatTemplate chat = parsed("{% if messages[0].content == 'a' %}" + jinja + "{% endif %}");
+    EXPECT_THROW((void)chat.render(Conversation{{"user", "a"}}, true), DataError) << jinja;
+    EXPECT_EQ(chat.render(Conversation{{"user", "b"}}, true), "") << jinja;
+  }
+  std::string deep = "{{ ";
+  for (int i = 0; i < 10000; ++i) deep += '(';
+  EXPECT_THROW((void)parsed(deep), DataError);
+}
+
+TEST(ChatTemplate, AMissingPythonOrJinja2IsNamed) {
+  const ScratchDirectory directory;
+  const std::string before = std::getenv("PATH");
+  setenv("PATH", directory.path().c_str(), 1);
+  const std::string no_python = test::message_of<EnvironmentError>([] { return parsed("x"); });
+  directory.write("python3", "#!/bin/sh\nexec /usr/bin/python3 -S \"$@\"\n");  // Without packages.
+  std::filesystem::permissions(directory.path() / "python3", std::filesystem::perms::owner_all);
+  const std::string no_jinja = test::message_of<EnvironmentError>([] { return parsed("x"); });
+  directory.write("python3", "#!/bin/sh\nkill -9 $$\n");
+  const std::string killed = test::message_of<EnvironmentError>([] { return parsed("x"); });
+  setenv("PATH", before.c_str(), 1);
+  EXPECT_THAT(no_python, HasSubstr("apt-get install python3-jinja2"));
+  EXPECT_THAT(no_jinja,
+              HasSubstr("test: its chat template is rendered by Python's jinja2, which "));
+  EXPECT_THAT(no_jinja, HasSubstr("apt-get install python3-jinja2"));
+  EXPECT_THAT(killed, HasSubstr("killed by signal 9"));
+}
+
+TEST(ChatTemplate, ADayIsPrintedAsPythonPrintsIt) {
+  EXPECT_EQ(ChatTemplate::parse("{{ strftime_now('%A %-d %B %Y, %j %V %H:%M') }}", "test", {},
+                                {{"strftime_now", "2026-01-31"}})
+                .render(Conversation{{"user", "a"}}, true),
+            "Saturday 31 January 2026, 031 05 00:00");
 }
 
 TEST(ChatTemplate, ArgumentsThatNoTemplateTakesAreRefused) {
