@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <mutex>
@@ -153,25 +154,53 @@ class ChatTemplate::Process {
                 {origin, "its chat template is rendered by Python's jinja2",
                  "apt-get install python3-jinja2"}) {}
 
-  /// Returns the text that answers `request`. Throws TemplateError, EnvironmentError.
-  std::string ask(const nlohmann::json& request) {
+  /// Returns this process's, a new one if the last one has ended.
+  static std::shared_ptr<Process> shared(const std::string& origin) {
+    static std::mutex mutex;
+    static std::shared_ptr<Process> process;
+    const std::lock_guard lock(mutex);
+    if (!process || process->ended_) process = std::make_shared<Process>(origin);
+    return process;
+  }
+
+  /// Returns its number. Throws as ask().
+  std::size_t add(std::string_view jinja, const nlohmann::json& day) {
     const std::lock_guard lock(mutex_);
+    const std::size_t number = count_++;
+    ask({{"template", jinja}, {"day", day}});
+    return number;
+  }
+
+  /// Throws as ask().
+  std::string render(std::size_t number, const nlohmann::json& variables) {
+    const std::lock_guard lock(mutex_);
+    return ask({{"number", number}, {"variables", variables}});
+  }
+
+ private:
+  /// Throws TemplateError, EnvironmentError.
+  std::string ask(const nlohmann::json& request) {
     python_.write(request.dump() + "\n");
     std::string line;
-    std::array<char, 1 << 16> bytes;
-    while (!line.ends_with('\n')) {
-      const std::size_t count = python_.read(bytes);
-      if (count == 0) throw EnvironmentError("the renderer of chat templates has ended");
-      line.append(bytes.data(), count);
+    try {
+      for (std::array<char, 1 << 16> bytes; !line.ends_with('\n');) {
+        const std::size_t count = python_.read(bytes);
+        if (count == 0) throw EnvironmentError("the renderer of chat templates has ended");
+        line.append(bytes.data(), count);
+      }
+    } catch (const Error&) {
+      ended_ = true;
+      throw;
     }
     const auto answer = nlohmann::json::parse(line);
     if (!answer.contains("text")) throw TemplateError(answer);
     return answer.at("text");
   }
 
- private:
   std::mutex mutex_;
   PythonProcess python_;
+  std::size_t count_ = 0;
+  std::atomic<bool> ended_ = false;
 };
 
 bool is_template_argument(std::string_view name) {
@@ -211,14 +240,14 @@ std::string arguments_json(const TemplateArguments& arguments) {
 ChatTemplate ChatTemplate::parse(std::string_view jinja, const std::string& origin, Tokens tokens,
                                  TemplateArguments arguments) {
   require_valid_utf8(jinja, origin);
-  auto process = std::make_shared<Process>(origin);
+  auto process = Process::shared(origin);
   nlohmann::json day;
   if (const auto given = arguments.find(kDay); given != arguments.end()) {
     day = std::get<std::string>(given->second);
     arguments.erase(given);
   }
-  process->ask({{"template", jinja}, {"day", day}});
-  return {std::move(process), origin, std::move(tokens), std::move(arguments)};
+  const std::size_t number = process->add(jinja, day);
+  return {std::move(process), number, origin, std::move(tokens), std::move(arguments)};
 }
 
 ChatTemplate ChatTemplate::load(const std::filesystem::path& model_directory,
@@ -313,7 +342,7 @@ std::string ChatTemplate::evaluate(std::span<const ChatMessage> messages,
     std::visit([&, &name = name](const auto& given) { variables[name] = given; }, value);
   }
   if (thinking) variables["enable_thinking"] = true;
-  return process_->ask(variables);
+  return process_->render(number_, variables);
 }
 
 std::string ChatTemplate::render_answered(std::span<const ChatMessage> messages) const {

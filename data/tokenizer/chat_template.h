@@ -39,8 +39,8 @@ struct ChatTemplateOptions {
 ///  * enable_thinking is false: Qwen3's answers begin after an empty <think> block;
 ///  * strftime_now is undefined: templates print their fallback day (Llama 3.1 to 3.3: 26 Jul 2024)
 ///    or fail.
-/// Immutable and thread-safe; copies share the process, which renders one text at a time. All
-/// functions throw EnvironmentError without python3 or jinja2, or if the process was killed.
+/// Immutable and thread-safe; all share a process, which renders one text at a time. All functions
+/// throw EnvironmentError without python3 or jinja2, or if the process was killed.
 class ChatTemplate {
  public:
   /// Special tokens, for example "bos_token", with their texts.
@@ -82,9 +82,10 @@ class ChatTemplate {
 
  private:
   class Process;
-  ChatTemplate(std::shared_ptr<Process> process, std::string origin, Tokens tokens,
-               TemplateArguments arguments)
+  ChatTemplate(std::shared_ptr<Process> process, std::size_t number, std::string origin,
+               Tokens tokens, TemplateArguments arguments)
       : process_(std::move(process)),
+        number_(number),
         origin_(std::move(origin)),
         tokens_(std::move(tokens)),
         arguments_(std::move(arguments)) {}
@@ -96,6 +97,7 @@ class ChatTemplate {
                                      bool add_generation_prompt, bool thinking) const;
 
   std::shared_ptr<Process> process_;
+  std::size_t number_;  ///< In the process.
   std::string origin_;
   Tokens tokens_;
   TemplateArguments arguments_;

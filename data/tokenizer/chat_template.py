@@ -1,6 +1,7 @@
-"""Renders chat templates as transformers' apply_chat_template does. Reads JSON lines: {"template", "day" or null}, then
-the variables of each rendering. Answers each with a JSON line: {"text"}, or {"reason", "line", "raised"} if the template
-failed (raised: by raise_exception). Exits with 4 and one line on standard error if jinja2 is missing."""
+"""Renders chat templates as transformers' apply_chat_template does. Reads JSON lines: {"template", "day" or null}, which
+gives a template the next number from 0, or {"number", "variables"}, a rendering. Answers each with a JSON line: {"text"},
+or {"reason", "line", "raised"} if the template failed (raised: by raise_exception). Exits with 4 and one line on standard
+error if jinja2 is missing."""
 
 import sys
 
@@ -89,17 +90,17 @@ def main():
     signal.signal(signal.SIGPROF, overtime)
     most = [limit for limit in resource.getrlimit(resource.RLIMIT_AS) if limit != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_AS, (min(most + [BYTES]),) * 2)
-    requests = map(json.loads, sys.stdin.buffer)
-    template = None
+    templates = []
 
-    def parse():
-        nonlocal template
-        template = parsed(**next(requests))
-        return ""
+    def work():
+        if "template" in request:
+            templates.append(None)  # Takes a number even if it fails.
+            templates[-1] = parsed(**request)
+            return ""
+        return templates[request["number"]].render(request["variables"])
 
-    answer(parse)
-    for variables in requests:
-        answer(lambda: template.render(variables))
+    for request in map(json.loads, sys.stdin.buffer):
+        answer(work)
 
 
 main()

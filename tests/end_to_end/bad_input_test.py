@@ -173,7 +173,7 @@ class BadModels(BadInput):
         for words in (("import", "--dry-run"), ("run", "--dry-run")):
             planned = self.config(f"template-{words[0]}")[0]
             self.refused(USAGE, words[0], planned, *words[1:], "--set", f'model.source="{model}"',
-                         says=["'include' is not supported", model])
+                         says=["line 1: no loader", model])
             self.jforge(*words, planned, "--set", f'model.source="{model}"', "--set", "prompts.template=chatml")
         pairs = self.root / "template-pairs.jsonl"
         pairs.write_text('{"question": "two plus two?", "answer": "four"}\n', encoding="utf-8")
@@ -190,6 +190,19 @@ class BadModels(BadInput):
         self.refused(USAGE, "finetune", tune, "--set", "finetune.template=llama", says=["finetune.template", "chatml"])
         self.jforge("finetune", tune, "--set", "finetune.template=chatml")
         self.jforge("decode", "--model", output, "--prompt", "a", "--max-new-tokens", "4", "--template", "chatml")
+
+    def test_no_renderer_of_templates(self):
+        folder = self.root / "programs"
+        folder.mkdir()
+        environment = {**os.environ, "PATH": str(folder)}
+        decode = ("decode", "--model", self.model, "--prompt", "a", "--max-new-tokens", "4")
+        self.refused(ENVIRONMENT, *decode, env=environment, says=[self.model, "apt-get install python3-jinja2"])
+        python = folder / "python3"
+        for text, says in (("exec /usr/bin/python3 -S \"$@\"", "has; install it with: apt-get install python3-jinja2"),
+                           ("kill -9 $$", "killed by signal 9")):
+            python.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+            python.chmod(0o755)
+            self.refused(ENVIRONMENT, *decode, env=environment, says=[self.model, "Python's jinja2", says])
 
     def test_a_model_of_others_in_the_run_directory_is_not_replaced(self):
         config, run = self.config("others-model")

@@ -304,24 +304,6 @@ TEST(ChatTemplate, ATemplateNeitherLeavesItsSandboxNorEndsItsProcess) {
   EXPECT_THROW((void)parsed(deep), DataError);
 }
 
-TEST(ChatTemplate, AMissingPythonOrJinja2IsNamed) {
-  const ScratchDirectory directory;
-  const std::string before = std::getenv("PATH");
-  setenv("PATH", directory.path().c_str(), 1);
-  const std::string no_python = test::message_of<EnvironmentError>([] { return parsed("x"); });
-  directory.write("python3", "#!/bin/sh\nexec /usr/bin/python3 -S \"$@\"\n");  // Without packages.
-  std::filesystem::permissions(directory.path() / "python3", std::filesystem::perms::owner_all);
-  const std::string no_jinja = test::message_of<EnvironmentError>([] { return parsed("x"); });
-  directory.write("python3", "#!/bin/sh\nkill -9 $$\n");
-  const std::string killed = test::message_of<EnvironmentError>([] { return parsed("x"); });
-  setenv("PATH", before.c_str(), 1);
-  EXPECT_THAT(no_python, HasSubstr("apt-get install python3-jinja2"));
-  EXPECT_THAT(no_jinja,
-              HasSubstr("test: its chat template is rendered by Python's jinja2, which "));
-  EXPECT_THAT(no_jinja, HasSubstr("apt-get install python3-jinja2"));
-  EXPECT_THAT(killed, HasSubstr("killed by signal 9"));
-}
-
 TEST(ChatTemplate, ADayIsPrintedAsPythonPrintsIt) {
   EXPECT_EQ(ChatTemplate::parse("{{ strftime_now('%A %-d %B %Y, %j %V %H:%M') }}", "test", {},
                                 {{"strftime_now", "2026-01-31"}})
