@@ -60,14 +60,10 @@ T& as(Handle handle) {
 }
 
 ElementType element_type(cudaDataType type) {
-  switch (type) {
-    case CUDA_R_32F:
-      return ElementType::float32;
-    case CUDA_R_16BF:
-      return ElementType::bfloat16;
-    default:
-      throw Refusal("cuBLASLt with element type " + std::to_string(static_cast<int>(type)));
+  if (type != CUDA_R_32F && type != CUDA_R_16BF) {
+    throw Refusal("cuBLASLt with element type " + std::to_string(static_cast<int>(type)));
   }
+  return type == CUDA_R_32F ? ElementType::float32 : ElementType::bfloat16;
 }
 
 /// The library may choose a kernel by the bias' address.
@@ -251,24 +247,15 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
 }
 std::size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
 const char* cublasLtGetStatusName(cublasStatus_t status) {
-  switch (status) {
-    case CUBLAS_STATUS_SUCCESS:
-      return "CUBLAS_STATUS_SUCCESS";
-    case CUBLAS_STATUS_INVALID_VALUE:
-      return "CUBLAS_STATUS_INVALID_VALUE";
-    default:
-      return "CUBLAS_STATUS_NOT_SUPPORTED";
-  }
+  return status == CUBLAS_STATUS_SUCCESS         ? "CUBLAS_STATUS_SUCCESS"
+         : status == CUBLAS_STATUS_INVALID_VALUE ? "CUBLAS_STATUS_INVALID_VALUE"
+                                                 : "CUBLAS_STATUS_NOT_SUPPORTED";
 }
 const char* cublasLtGetStatusString(cublasStatus_t status) {
-  switch (status) {
-    case CUBLAS_STATUS_SUCCESS:
-      return "success";
-    case CUBLAS_STATUS_INVALID_VALUE:
-      return "an invalid value";
-    default:
-      return "not supported by the emulated cuBLASLt, or the emulated device failed";
-  }
+  return status == CUBLAS_STATUS_SUCCESS ? "success"
+         : status == CUBLAS_STATUS_INVALID_VALUE
+             ? "an invalid value"
+             : "not supported by the emulated cuBLASLt, or the emulated device failed";
 }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* made, cublasComputeType_t compute,
@@ -340,13 +327,11 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t h
     case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
       return set(preference.reductions, value, bytes);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
-      return set(preference.alignments[0], value, bytes);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
-      return set(preference.alignments[1], value, bytes);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
-      return set(preference.alignments[2], value, bytes);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
-      return set(preference.alignments[3], value, bytes);
+      return set(preference.alignments[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES],
+                 value, bytes);
     default:
       return refuse("cublasLtMatmulPreferenceSetAttribute", attribute);
   }

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <map>
 
 #include "tests/cuda_emulator/cudart_internal.h"
 #include "tests/cuda_emulator/device.h"
@@ -96,18 +97,9 @@ std::byte* bytes_at(Device& device, DeviceMemory::Use use, const void* address, 
 bool kind_fits(const Device& device, const void* to, const void* from, cudaMemcpyKind kind) {
   const bool to_device = device.memory.owns(to);
   const bool from_device = device.memory.owns(from);
-  switch (kind) {
-    case cudaMemcpyHostToHost:
-      return !to_device && !from_device;
-    case cudaMemcpyHostToDevice:
-      return to_device && !from_device;
-    case cudaMemcpyDeviceToHost:
-      return !to_device && from_device;
-    case cudaMemcpyDeviceToDevice:
-      return to_device && from_device;
-    default:
-      return kind == cudaMemcpyDefault;
-  }
+  const auto needed = to_device ? (from_device ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice)
+                                : (from_device ? cudaMemcpyDeviceToHost : cudaMemcpyHostToHost);
+  return kind == needed || kind == cudaMemcpyDefault;
 }
 
 /// Uses pageable memory before returning, page-locked memory in stream order.
@@ -169,42 +161,25 @@ cudaError_t set(void* to, int value, std::size_t bytes, cudaStream_t handle) {
 unsigned bus_of(int index) { return 1U + static_cast<unsigned>(index); }
 
 const char* name_of_error(cudaError_t error) {
-  switch (error) {
-    case cudaSuccess:
-      return "cudaSuccess";
-    case cudaErrorInvalidValue:
-      return "cudaErrorInvalidValue";
-    case cudaErrorMemoryAllocation:
-      return "cudaErrorMemoryAllocation";
-    case cudaErrorInvalidConfiguration:
-      return "cudaErrorInvalidConfiguration";
-    case cudaErrorInvalidMemcpyDirection:
-      return "cudaErrorInvalidMemcpyDirection";
-    case cudaErrorInvalidDevice:
-      return "cudaErrorInvalidDevice";
-    case cudaErrorInvalidDeviceFunction:
-      return "cudaErrorInvalidDeviceFunction";
-    case cudaErrorNotReady:
-      return "cudaErrorNotReady";
-    case cudaErrorIllegalAddress:
-      return "cudaErrorIllegalAddress";
-    case cudaErrorLaunchFailure:
-      return "cudaErrorLaunchFailure";
-    case cudaErrorNotSupported:
-      return "cudaErrorNotSupported";
-    case cudaErrorIllegalState:
-      return "cudaErrorIllegalState";
-    case cudaErrorStreamCaptureUnsupported:
-      return "cudaErrorStreamCaptureUnsupported";
-    case cudaErrorStreamCaptureInvalidated:
-      return "cudaErrorStreamCaptureInvalidated";
-    case cudaErrorStreamCaptureUnjoined:
-      return "cudaErrorStreamCaptureUnjoined";
-    case cudaErrorStreamCaptureIsolation:
-      return "cudaErrorStreamCaptureIsolation";
-    default:
-      return "an error that the emulated device never returns";
-  }
+  static const std::map<cudaError_t, const char*> kNames{
+      {cudaSuccess, "cudaSuccess"},
+      {cudaErrorInvalidValue, "cudaErrorInvalidValue"},
+      {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation"},
+      {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration"},
+      {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection"},
+      {cudaErrorInvalidDevice, "cudaErrorInvalidDevice"},
+      {cudaErrorInvalidDeviceFunction, "cudaErrorInvalidDeviceFunction"},
+      {cudaErrorNotReady, "cudaErrorNotReady"},
+      {cudaErrorIllegalAddress, "cudaErrorIllegalAddress"},
+      {cudaErrorLaunchFailure, "cudaErrorLaunchFailure"},
+      {cudaErrorNotSupported, "cudaErrorNotSupported"},
+      {cudaErrorIllegalState, "cudaErrorIllegalState"},
+      {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported"},
+      {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated"},
+      {cudaErrorStreamCaptureUnjoined, "cudaErrorStreamCaptureUnjoined"},
+      {cudaErrorStreamCaptureIsolation, "cudaErrorStreamCaptureIsolation"}};
+  const auto found = kNames.find(error);
+  return found == kNames.end() ? "an error that the emulated device never returns" : found->second;
 }
 
 }  // namespace
@@ -563,26 +538,17 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*index*/) {
   return with_device([&](Device& /*device*/) {
-    switch (attribute) {
-      case cudaDevAttrMemoryPoolsSupported:
-        *value = 1;
-        break;
-      case cudaDevAttrMultiProcessorCount:
-        *value = kMultiprocessors;
-        break;
-      case cudaDevAttrComputeCapabilityMajor:
-        *value = capability() / 10;
-        break;
-      case cudaDevAttrComputeCapabilityMinor:
-        *value = capability() % 10;
-        break;
-      case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-        *value = static_cast<int>(most_shared());
-        break;
-      default:
-        throw Refusal("cudaDeviceGetAttribute: attribute " +
-                      std::to_string(static_cast<int>(attribute)));
+    const std::map<cudaDeviceAttr, int> values{
+        {cudaDevAttrMemoryPoolsSupported, 1},
+        {cudaDevAttrMultiProcessorCount, kMultiprocessors},
+        {cudaDevAttrComputeCapabilityMajor, capability() / 10},
+        {cudaDevAttrComputeCapabilityMinor, capability() % 10},
+        {cudaDevAttrMaxSharedMemoryPerBlockOptin, static_cast<int>(most_shared())}};
+    if (!values.contains(attribute)) {
+      throw Refusal("cudaDeviceGetAttribute: attribute " +
+                    std::to_string(static_cast<int>(attribute)));
     }
+    *value = values.at(attribute);
   });
 }
 /// Unlike a real device, clears a failure.

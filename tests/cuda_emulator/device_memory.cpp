@@ -25,8 +25,6 @@ std::string described(const DeviceMemory::Allocation& allocation) {
 }
 }  // namespace
 
-const DeviceMemory::Allocation DeviceMemory::kNothing{};
-
 std::string hexadecimal(std::uint64_t address) {
   char text[16];
   const auto end = std::to_chars(text, text + sizeof text, address, 16).ptr;
@@ -100,7 +98,7 @@ void DeviceMemory::free(std::uint64_t address) {
   }
   if (accessor.work != 0 && allocation.cells) {
     // A free counts as a write of all of it.
-    note(Use::write, allocation, address, allocation.bytes, "free", 0);
+    note(Use::write, allocation, address, allocation.bytes, "free", 0, 1);
   }
   allocation.state = State::freed;
   allocation.data.reset();
@@ -162,7 +160,7 @@ void DeviceMemory::race(const Allocation& allocation, std::uint64_t offset, cons
 }
 
 void DeviceMemory::note(Use use, Allocation& allocation, std::uint64_t address, std::size_t bytes,
-                        const char* access, unsigned lane) {
+                        const char* access, unsigned lane, unsigned lanes) {
   if (bytes == 0) {
     return;
   }
@@ -187,33 +185,39 @@ void DeviceMemory::note(Use use, Allocation& allocation, std::uint64_t address, 
   const std::uint32_t block = accessor.block;
   const std::uint32_t own_write = use == Use::update ? block | kAtomic : block;
   const std::uint32_t own_place = accessor.phase << kWarpBits | accessor.warp;
+  const auto ordered = [&](std::uint32_t other_work, std::uint32_t other_block,
+                           std::uint32_t other_place) {
+    return other_work == work ? other_block == block && !unordered(own_place, other_place)
+                              : follows(other_work);
+  };
   Cell* const end = &allocation.cells[(offset + bytes - 1) >> allocation.granule_shift] + 1;
   for (Cell* cell = &allocation.cells[offset >> allocation.granule_shift]; cell != end; ++cell) {
-    const auto place = [&] {
-      return static_cast<std::uint64_t>(cell - allocation.cells.get()) << allocation.granule_shift;
-    };
-    const auto ordered = [&](std::uint32_t other_work, std::uint32_t other_block,
-                             std::uint32_t other_place) {
-      return other_work == work ? other_block == block && !unordered(own_place, other_place)
-                                : follows(other_work);
+    const bool again = cell->reader == work && cell->read_block == block;
+    if (use == Use::read && again && cell->read_place == own_place) {
+      continue;
+    }
+    const auto report = [&](const char* other, std::uint32_t by, std::uint32_t by_block) {
+      const auto place = static_cast<std::uint64_t>(cell - allocation.cells.get())
+                         << allocation.granule_shift;
+      const std::uint64_t before = std::max(place, offset) - offset;
+      race(allocation, place, access, other, by, by_block,
+           lane + static_cast<unsigned>(before * lanes / bytes));
     };
     const bool atomics =
         cell->writer == work && use == Use::update && (cell->write_block & kAtomic) != 0;
     if (!atomics && !ordered(cell->writer, cell->write_block & ~kAtomic, cell->write_place))
         [[unlikely]] {
-      race(allocation, place(), access, "write", cell->writer, cell->write_block, lane);
+      report("write", cell->writer, cell->write_block);
     }
     if (use == Use::read) {
-      const bool again = cell->reader == work;
-      const bool beside =
-          again && cell->read_block == block && unordered(own_place, cell->read_place);
-      cell->read_block = again && cell->read_block != block ? kSeveralBlocks : block;
+      const bool beside = again && unordered(own_place, cell->read_place);
+      cell->read_block = cell->reader == work && cell->read_block != block ? kSeveralBlocks : block;
       cell->read_place = beside ? own_place | kSeveralWarps : own_place;
       cell->reader = work;
       continue;
     }
     if (!ordered(cell->reader, cell->read_block, cell->read_place)) [[unlikely]] {
-      race(allocation, place(), access, "read", cell->reader, cell->read_block, lane);
+      report("read", cell->reader, cell->read_block);
     }
     cell->writer = work;
     cell->write_block = own_write;
@@ -227,8 +231,8 @@ bool DeviceMemory::owns(const void* address) const {
   return value >= range_begin_ && value - range_begin_ < kAddressRange;
 }
 
-std::byte* DeviceMemory::find(std::uint64_t address, std::size_t bytes, const char* access,
-                              unsigned lane) {
+void DeviceMemory::refuse(std::uint64_t address, std::size_t bytes, const char* access,
+                          unsigned lane) const {
   const std::string what =
       std::string(access) + " of " + std::to_string(bytes) + " bytes at " + hexadecimal(address);
   const std::size_t index = before(address);
@@ -252,16 +256,12 @@ std::byte* DeviceMemory::find(std::uint64_t address, std::size_t bytes, const ch
                     described(allocation),
                 lane);
   }
-  if (allocation.state != State::live) {
-    throw Fault(
-        FaultKind::illegal_address,
-        what + ", inside the " + described(allocation) +
-            (allocation.state == State::freed ? ", which were freed"
-                                              : ", whose allocation comes later in its stream"),
-        lane);
-  }
-  last_ = index;
-  return allocation.data.get() + offset;
+  throw Fault(
+      FaultKind::illegal_address,
+      what + ", inside the " + described(allocation) +
+          (allocation.state == State::freed ? ", which were freed"
+                                            : ", whose allocation comes later in its stream"),
+      lane);
 }
 
 }  // namespace jforge::emulator

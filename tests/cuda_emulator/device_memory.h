@@ -68,35 +68,44 @@ class DeviceMemory {
   [[nodiscard]] std::size_t total_bytes() const { return total_bytes_; }
   void limit(std::size_t total_bytes) { total_bytes_ = total_bytes; }
 
-  /// Throws Fault, naming the nearest allocation, unless all of it is live.
+  /// Throws Fault, naming the nearest allocation, unless all of it is live. As many `lanes` from
+  /// `lane` on share it, if covers() it.
   [[nodiscard]] std::byte* use(Use use, std::uint64_t address, std::size_t bytes,
-                               const char* access, unsigned lane = 0) {
+                               const char* access, unsigned lane = 0, unsigned lanes = 1) {
     std::byte* const place = at(address, bytes, access, lane);
     if (accessor.work != 0) {
-      note(use, allocations_[last_], address, bytes, access, lane);
+      note(use, allocations_[last_], address, bytes, access, lane, lanes);
     }
     return place;
+  }
+  /// Whether one live allocation has them all.
+  [[nodiscard]] bool covers(std::uint64_t address, std::size_t bytes) {
+    const auto inside = [&](const Allocation& last) {
+      const std::uint64_t offset = address - last.begin;
+      return last.state == State::live && offset <= last.bytes && bytes <= last.bytes - offset;
+    };
+    if (last_ < allocations_.size() && inside(allocations_[last_])) [[likely]] {
+      return true;
+    }
+    last_ = before(address);
+    return last_ < allocations_.size() && inside(allocations_[last_]);
   }
   /// Skips the check of the accesses' order.
   [[nodiscard]] std::byte* at(std::uint64_t address, std::size_t bytes, const char* access,
                               unsigned lane = 0) {
-    const Allocation& last = allocations_.empty() ? kNothing : allocations_[last_];
-    const std::uint64_t offset = address - last.begin;
-    if (last.state == State::live && offset < last.bytes && bytes <= last.bytes - offset)
-        [[likely]] {
-      return last.data.get() + offset;
+    if (!covers(address, bytes)) [[unlikely]] {
+      refuse(address, bytes, access, lane);
     }
-    return find(address, bytes, access, lane);
+    return allocations_[last_].data.get() + (address - allocations_[last_].begin);
   }
 
  private:
-  static const Allocation kNothing;
   /// Last allocation that begins at or before `address`, or their number.
   [[nodiscard]] std::size_t before(std::uint64_t address) const;
-  [[nodiscard]] std::byte* find(std::uint64_t address, std::size_t bytes, const char* access,
-                                unsigned lane);
+  [[noreturn]] void refuse(std::uint64_t address, std::size_t bytes, const char* access,
+                           unsigned lane) const;
   void note(Use use, Allocation& allocation, std::uint64_t address, std::size_t bytes,
-            const char* access, unsigned lane);
+            const char* access, unsigned lane, unsigned lanes);
   [[nodiscard]] bool follows(std::uint32_t earlier) {
     return earlier == 0 || earlier == followed_[earlier % followed_.size()] ||
            follows_slowly(earlier);

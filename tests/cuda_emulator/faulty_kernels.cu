@@ -85,26 +85,11 @@ __global__ void increments(float* values) {
 
 void launch_block_sums(Planted planted, const float* values, float* sums, unsigned blocks,
                        cudaStream_t stream) {
-  switch (planted) {
-    case Planted::nothing:
-      block_sums<Planted::nothing><<<blocks, kThreads, 0, stream>>>(values, sums);
-      break;
-    case Planted::missing_barrier:
-      block_sums<Planted::missing_barrier><<<blocks, kThreads, 0, stream>>>(values, sums);
-      break;
-    case Planted::uninitialised:
-      block_sums<Planted::uninitialised><<<blocks, kThreads, 0, stream>>>(values, sums);
-      break;
-    case Planted::out_of_bounds:
-      block_sums<Planted::out_of_bounds><<<blocks, kThreads, 0, stream>>>(values, sums);
-      break;
-    case Planted::divergent_barrier:
-      block_sums<Planted::divergent_barrier><<<blocks, kThreads, 0, stream>>>(values, sums);
-      break;
-    case Planted::unknown_instruction:
-      block_sums<Planted::unknown_instruction><<<blocks, kThreads, 0, stream>>>(values, sums);
-      break;
-  }
+  constexpr decltype(&block_sums<Planted::nothing>) kKernels[] = {
+      block_sums<Planted::nothing>,           block_sums<Planted::missing_barrier>,
+      block_sums<Planted::uninitialised>,     block_sums<Planted::out_of_bounds>,
+      block_sums<Planted::divergent_barrier>, block_sums<Planted::unknown_instruction>};
+  kKernels[static_cast<unsigned>(planted)]<<<blocks, kThreads, 0, stream>>>(values, sums);
 }
 
 void launch_double(const float* x, float* y, unsigned count, cudaStream_t stream) {
@@ -122,31 +107,15 @@ cudaError_t launch_reverse(const float* x, float* y, unsigned bytes, cudaStream_
 }
 
 void launch_exchange(Exchange exchanged, float* x, float* y, cudaStream_t stream) {
-  switch (exchanged) {
-    case Exchange::ordered:
-      exchange<Exchange::ordered><<<1, kThreads, 0, stream>>>(x, y);
-      break;
-    case Exchange::early_read:
-      exchange<Exchange::early_read><<<1, kThreads, 0, stream>>>(x, y);
-      break;
-    case Exchange::early_write:
-      exchange<Exchange::early_write><<<1, kThreads, 0, stream>>>(x, y);
-      break;
-  }
+  constexpr decltype(&exchange<Exchange::ordered>) kKernels[] = {
+      exchange<Exchange::ordered>, exchange<Exchange::early_read>, exchange<Exchange::early_write>};
+  kKernels[static_cast<unsigned>(exchanged)]<<<1, kThreads, 0, stream>>>(x, y);
 }
 
 void launch_increments(Shared shared, float* values, unsigned blocks, cudaStream_t stream) {
-  switch (shared) {
-    case Shared::own:
-      increments<Shared::own><<<blocks, 1, 0, stream>>>(values);
-      break;
-    case Shared::atomic:
-      increments<Shared::atomic><<<blocks, 1, 0, stream>>>(values);
-      break;
-    case Shared::plain:
-      increments<Shared::plain><<<blocks, 1, 0, stream>>>(values);
-      break;
-  }
+  constexpr decltype(&increments<Shared::own>) kKernels[] = {
+      increments<Shared::own>, increments<Shared::atomic>, increments<Shared::plain>};
+  kKernels[static_cast<unsigned>(shared)]<<<blocks, 1, 0, stream>>>(values);
 }
 
 }  // namespace jforge::test

@@ -85,28 +85,12 @@ inline constexpr std::uint64_t kSharedWindow = std::uint64_t{1} << 60;
 /// start of generic addresses of local memory
 inline constexpr std::uint64_t kLocalWindow = std::uint64_t{1} << 61;
 
-enum class Special : std::uint8_t {
-  tid_x,
-  tid_y,
-  tid_z,
-  ntid_x,
-  ntid_y,
-  ntid_z,
-  ctaid_x,
-  ctaid_y,
-  ctaid_z,
-  nctaid_x,
-  nctaid_y,
-  nctaid_z,
-  laneid,
-  warpid,
-  lanemask_eq,
-  lanemask_lt,
-  lanemask_le,
-  lanemask_gt,
-  lanemask_ge,
-  dynamic_smem_size,
-};
+/// In the order of Warp's values for them.
+inline constexpr std::array<std::string_view, 20> kSpecialRegisters{
+    "%tid.x",       "%tid.y",       "%tid.z",       "%ntid.x",      "%ntid.y",
+    "%ntid.z",      "%ctaid.x",     "%ctaid.y",     "%ctaid.z",     "%nctaid.x",
+    "%nctaid.y",    "%nctaid.z",    "%laneid",      "%warpid",      "%lanemask_eq",
+    "%lanemask_lt", "%lanemask_le", "%lanemask_gt", "%lanemask_ge", "%dynamic_smem_size"};
 
 struct Kernel {
   struct Parameter {
@@ -126,7 +110,8 @@ struct Kernel {
   std::vector<std::byte> register_file;  ///< a new warp's: the constants
   /// Reused from ended warps: the constants are unchanged.
   mutable std::vector<std::vector<std::byte>> used_register_files;
-  std::vector<std::pair<Special, std::uint32_t>> specials;  ///< those in use, with their offsets
+  /// Those in use, by their index in kSpecialRegisters, with their offsets.
+  std::vector<std::pair<std::size_t, std::uint32_t>> specials;
 };
 
 /// Marks unsupported kernels as refused. Throws Refusal for other unsupported text.

@@ -1,5 +1,7 @@
 #include "tests/cuda_emulator/matrix_product.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <vector>
 
@@ -32,6 +34,25 @@ void set_element(std::byte* data, ElementType type, std::int64_t index, double v
   std::memcpy(to, &bits, sizeof bits);
 }
 
+constexpr std::size_t kTileRows = 8;
+constexpr std::int64_t kTileColumns = 4;
+using Tile = std::array<double, kTileRows>;
+using Sums = std::array<Tile, kTileColumns>;
+
+void multiply(const Tile* a, const std::vector<std::array<double, kTileColumns>>& factors,
+              Sums& to) {
+  Sums sums{};
+  for (const auto& factor : factors) {
+    for (std::size_t j = 0; j < kTileColumns; ++j) {
+      for (std::size_t i = 0; i < kTileRows; ++i) {
+        sums[j][i] += (*a)[i] * factor[j];
+      }
+    }
+    ++a;
+  }
+  to = sums;
+}
+
 }  // namespace
 
 std::byte* Matrix::data(DeviceMemory& memory, DeviceMemory::Use use, const char* access) const {
@@ -54,15 +75,15 @@ void MatrixProduct::run(DeviceMemory& memory) const {
   }
   const auto rows = static_cast<std::size_t>(d.rows);
   const auto depth = static_cast<std::size_t>(a.columns);
-  // By columns, so that the innermost loop is contiguous.
-  std::vector<double> a_columns(rows * depth);
+  // Tiles of sums stay in registers; A lies as they read it.
+  std::vector<Tile> a_tiles((rows + kTileRows - 1) / kTileRows * depth);
   const std::byte* b_data = nullptr;
   if (depth != 0) {
     const std::byte* const a_data = a.data(memory, DeviceMemory::Use::read, "product reads A,");
     b_data = b.data(memory, DeviceMemory::Use::read, "product reads B,");
     for (std::size_t k = 0; k < depth; ++k) {
       for (std::size_t i = 0; i < rows; ++i) {
-        a_columns[k * rows + i] = element(
+        a_tiles[i / kTileRows * depth + k][i % kTileRows] = element(
             a_data, a.type, a.offset(static_cast<std::int64_t>(i), static_cast<std::int64_t>(k)));
       }
     }
@@ -78,22 +99,30 @@ void MatrixProduct::run(DeviceMemory& memory) const {
       added[i] = element(bias_data, bias->type, static_cast<std::int64_t>(i));
     }
   }
-  std::vector<double> sums(rows);
-  for (std::int64_t j = 0; j < d.columns; ++j) {
-    std::fill(sums.begin(), sums.end(), 0.0);
+  std::vector<std::array<double, kTileColumns>> factors(depth);
+  Sums sums;
+  for (std::int64_t first = 0; first < d.columns; first += kTileColumns) {
+    const auto columns = static_cast<std::size_t>(std::min(kTileColumns, d.columns - first));
     for (std::size_t k = 0; k < depth; ++k) {
-      const double factor = element(b_data, b.type, b.offset(static_cast<std::int64_t>(k), j));
-      const double* const column = &a_columns[k * rows];
-      for (std::size_t i = 0; i < rows; ++i) {
-        sums[i] += column[i] * factor;
+      for (std::size_t j = 0; j < columns; ++j) {
+        factors[k][j] =
+            element(b_data, b.type,
+                    b.offset(static_cast<std::int64_t>(k), first + static_cast<std::int64_t>(j)));
       }
     }
     for (std::size_t i = 0; i < rows; ++i) {
+      if (i % kTileRows == 0) {
+        multiply(a_tiles.data() + i / kTileRows * depth, factors, sums);
+      }
       const auto row = static_cast<std::int64_t>(i);
-      const double old =
-          c_data == nullptr ? 0.0
-                            : static_cast<double>(beta) * element(c_data, c.type, c.offset(row, j));
-      set_element(d_data, d.type, d.offset(row, j), alpha * sums[i] + old + added[i]);
+      for (std::size_t j = 0; j < columns; ++j) {
+        const auto column = first + static_cast<std::int64_t>(j);
+        const double old = c_data == nullptr ? 0.0
+                                             : static_cast<double>(beta) *
+                                                   element(c_data, c.type, c.offset(row, column));
+        set_element(d_data, d.type, d.offset(row, column),
+                    alpha * sums[j][i % kTileRows] + old + added[i]);
+      }
     }
   }
 }

@@ -74,20 +74,16 @@ cudaError_t allocate(void** memory, std::size_t bytes, Pool& from, cudaStream_t 
 }
 
 std::uint64_t* attribute_of(Pool& pool, cudaMemPoolAttr attribute) {
-  switch (attribute) {
-    case cudaMemPoolAttrReleaseThreshold:
-      return &pool.threshold;
-    case cudaMemPoolAttrUsedMemCurrent:
-      return &pool.used;
-    case cudaMemPoolAttrUsedMemHigh:
-      return &pool.most_used;
-    case cudaMemPoolAttrReservedMemCurrent:
-      return &pool.reserved;
-    case cudaMemPoolAttrReservedMemHigh:
-      return &pool.most_reserved;
-    default:
-      throw Refusal("memory pool attribute " + std::to_string(static_cast<int>(attribute)));
+  static const std::map<cudaMemPoolAttr, std::uint64_t Pool::*> kMembers{
+      {cudaMemPoolAttrReleaseThreshold, &Pool::threshold},
+      {cudaMemPoolAttrUsedMemCurrent, &Pool::used},
+      {cudaMemPoolAttrUsedMemHigh, &Pool::most_used},
+      {cudaMemPoolAttrReservedMemCurrent, &Pool::reserved},
+      {cudaMemPoolAttrReservedMemHigh, &Pool::most_reserved}};
+  if (!kMembers.contains(attribute)) {
+    throw Refusal("memory pool attribute " + std::to_string(static_cast<int>(attribute)));
   }
+  return &(pool.*kMembers.at(attribute));
 }
 
 }  // namespace

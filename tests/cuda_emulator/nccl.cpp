@@ -4,12 +4,14 @@
 
 #include <nccl.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <thread>
 
 #include "tests/cuda_emulator/arithmetic.h"
@@ -32,17 +34,8 @@ constexpr auto kTick = std::chrono::microseconds(300);
 
 enum class Kind : std::uint32_t { all_reduce, reduce_scatter, all_gather, broadcast };
 const char* name_of(Kind kind) {
-  switch (kind) {
-    case Kind::all_reduce:
-      return "AllReduce";
-    case Kind::reduce_scatter:
-      return "ReduceScatter";
-    case Kind::all_gather:
-      return "AllGather";
-    case Kind::broadcast:
-      return "Broadcast";
-  }
-  return "";
+  constexpr std::array kNames{"AllReduce", "ReduceScatter", "AllGather", "Broadcast"};
+  return kNames.at(static_cast<std::size_t>(kind));
 }
 
 struct ElementKind {
@@ -51,26 +44,14 @@ struct ElementKind {
 };
 /// Throws Refusal for unused types.
 ElementKind element_kind(std::uint32_t type) {
-  switch (type) {
-    case ncclInt8:
-      return {"int8", 1};
-    case ncclUint8:
-      return {"uint8", 1};
-    case ncclInt32:
-      return {"int32", 4};
-    case ncclInt64:
-      return {"int64", 8};
-    case ncclUint64:
-      return {"uint64", 8};
-    case ncclFloat32:
-      return {"float32", 4};
-    case ncclFloat64:
-      return {"float64", 8};
-    case ncclBfloat16:
-      return {"bfloat16", 2};
-    default:
-      throw Refusal("NCCL element type " + std::to_string(type));
+  static const std::map<std::uint32_t, ElementKind> kKinds{
+      {ncclInt8, {"int8", 1}},       {ncclUint8, {"uint8", 1}},      {ncclInt32, {"int32", 4}},
+      {ncclInt64, {"int64", 8}},     {ncclUint64, {"uint64", 8}},    {ncclFloat32, {"float32", 4}},
+      {ncclFloat64, {"float64", 8}}, {ncclBfloat16, {"bfloat16", 2}}};
+  if (!kKinds.contains(type)) {
+    throw Refusal("NCCL element type " + std::to_string(type));
   }
+  return kKinds.at(type);
 }
 
 std::string described(const CollectiveCall& call) {
@@ -474,26 +455,17 @@ ncclResult_t ncclGetVersion(int* version) {
   return ncclSuccess;
 }
 const char* ncclGetErrorString(ncclResult_t result) {
-  switch (result) {
-    case ncclSuccess:
-      return "no error";
-    case ncclInvalidArgument:
-      return "invalid argument";
-    case ncclInvalidUsage:
-      return "invalid usage";
-    case ncclSystemError:
-      return "unhandled system error";
-    case ncclInternalError:
-      return "internal error";
-    case ncclRemoteError:
-      return "remote process exited or there was a network error";
-    case ncclInProgress:
-      return "NCCL operation in progress";
-    case ncclUnhandledCudaError:
-      return "unhandled cuda error";
-    default:
-      return "an error that the emulated NCCL never returns";
-  }
+  static const std::map<ncclResult_t, const char*> kTexts{
+      {ncclSuccess, "no error"},
+      {ncclInvalidArgument, "invalid argument"},
+      {ncclInvalidUsage, "invalid usage"},
+      {ncclSystemError, "unhandled system error"},
+      {ncclInternalError, "internal error"},
+      {ncclRemoteError, "remote process exited or there was a network error"},
+      {ncclInProgress, "NCCL operation in progress"},
+      {ncclUnhandledCudaError, "unhandled cuda error"}};
+  const auto found = kTexts.find(result);
+  return found == kTexts.end() ? "an error that the emulated NCCL never returns" : found->second;
 }
 const char* ncclGetLastError(ncclComm_t comm) {
   const auto one = Communicators::get().find(comm);

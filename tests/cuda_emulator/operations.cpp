@@ -1,3 +1,5 @@
+#include <immintrin.h>
+
 #include <deque>
 #include <functional>
 #include <utility>
@@ -308,6 +310,14 @@ template <class T, class Compare>
 LaneMask compared(Warp& warp, const Instruction& i, LaneMask mask, std::size_t first) {
   const T* const a = warp.lanes<T>(i.operands[first]);
   const T* const b = warp.lanes<T>(i.operands[first + 1]);
+  if (mask == kAllLanes) {
+    alignas(kLanes) std::array<u8, kLanes> held;
+    for (unsigned lane = 0; lane < kLanes; ++lane) {
+      held[lane] = Compare{}(a[lane], b[lane]) ? 0xff : 0;
+    }
+    const auto all = _mm256_load_si256(reinterpret_cast<const __m256i*>(held.data()));
+    return static_cast<LaneMask>(_mm256_movemask_epi8(all));
+  }
   LaneMask result = 0;
   each_lane(mask, [&](unsigned lane) {
     result |= static_cast<LaneMask>(Compare{}(a[lane], b[lane])) << lane;
@@ -521,15 +531,16 @@ const std::byte* parameter_at(const Warp& warp, u64 offset, std::size_t bytes, u
   return &parameters[offset];
 }
 
+/// Lets `lanes` from `lane` on use `bytes` each.
 std::byte* global_at(Warp& warp, DeviceMemory::Use use, u64 address, std::size_t bytes,
-                     const char* access, unsigned lane) {
+                     const char* access, unsigned lane, unsigned lanes = 1) {
   if ((address & (bytes - 1)) != 0) [[unlikely]] {
     throw Fault(FaultKind::illegal_address,
                 std::string("misaligned ") + access + " of " + std::to_string(bytes) +
                     " bytes at " + hexadecimal(address),
                 lane);
   }
-  return warp.memory().use(use, address, bytes, access, lane);
+  return warp.memory().use(use, address, lanes * bytes, access, lane, lanes);
 }
 
 /// Converts the address of a generic access.
@@ -568,70 +579,147 @@ std::byte* local_at(Warp& warp, u64 offset, std::size_t bytes, const char* acces
   return &local[offset];
 }
 
-template <class T>
-void put_wider(Warp& warp, u32 operand, unsigned width, unsigned lane, T value) {
-  if (width == sizeof(T)) {
-    warp.lanes<T>(operand)[lane] = value;
+/// Lanes whose neighbours go to the same or the following address are checked and noted together.
+template <std::size_t kBytes>
+struct Addresses {
+  Addresses(Warp& warp, const Address& address, LaneMask mask) {
+    const auto place = [&](auto base) { return base + static_cast<u64>(address.offset); };
+    if (address.narrow) {
+      map_lanes(kAllLanes, place, at, warp.lanes<const u32>(address.base));
+    } else {
+      map_lanes(kAllLanes, place, at, warp.lanes<const u64>(address.base));
+    }
+    const __m256i bytes = _mm256_set1_epi64x(kBytes);
+    for (unsigned lane = 0; lane < kLanes; lane += 4) {
+      const __m256i own = _mm256_load_si256(reinterpret_cast<const __m256i*>(at + lane));
+      const __m256i next = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at + lane + 1));
+      const auto equal = [&](__m256i a) {
+        const __m256d bits = _mm256_castsi256_pd(_mm256_cmpeq_epi64(a, next));
+        return static_cast<LaneMask>(_mm256_movemask_pd(bits)) << lane;
+      };
+      alike |= equal(own);
+      following |= equal(_mm256_add_epi64(own, bytes));
+    }
+    alike &= mask & mask >> 1;
+    following &= mask & mask >> 1;
+  }
+  [[nodiscard]] bool scattered(LaneMask mask) const {
+    return 2 * std::popcount(alike | following) < std::popcount(mask);
+  }
+  alignas(sizeof(__m256i)) u64 at[kLanes + 1];
+  LaneMask alike = 0;  ///< bit l: so are lane l and the next
+  LaneMask following = 0;
+};
+unsigned lanes_from(unsigned lane, LaneMask pairs) {
+  return 1 + static_cast<unsigned>(std::countr_one(pairs >> lane));
+}
+
+template <class T, class Register, unsigned kCount, class From>
+void put_rows(Warp& warp, const Instruction& i, LaneMask mask, bool alike, From from) {
+  T values[kCount];
+  Register* rows[kCount];
+  for (unsigned part = 0; part < kCount; ++part) {
+    rows[part] = warp.lanes<Register>(i.operands[part]);
+  }
+  if (alike) {
+    std::memcpy(values, from(static_cast<unsigned>(std::countr_zero(mask))), sizeof values);
+    for (unsigned part = 0; part < kCount; ++part) {
+      const auto value = static_cast<Register>(values[part]);
+      each_lane(mask, [row = rows[part], value](unsigned lane) { row[lane] = value; });
+    }
     return;
   }
-  if constexpr (std::is_integral_v<T>) {
-    const auto wide = static_cast<s64>(value);
-    std::memcpy(warp.lanes<std::byte>(operand) + std::size_t{lane} * width, &wide, width);
+  each_lane(mask, [&](unsigned lane) {
+    std::memcpy(values, from(lane), sizeof values);
+    for (unsigned part = 0; part < kCount; ++part) {
+      rows[part][lane] = static_cast<Register>(values[part]);
+    }
+  });
+}
+/// Into registers of T or wider; `from` gives each lane's place, which is `alike` for all or not.
+template <class T, unsigned kCount, class From>
+void put(Warp& warp, const Instruction& i, LaneMask mask, bool alike, From from) {
+  if (i.width == sizeof(T)) {
+    put_rows<T, T, kCount>(warp, i, mask, alike, from);
+  } else if constexpr (std::is_integral_v<T>) {
+    i.width == sizeof(u16)   ? put_rows<T, u16, kCount>(warp, i, mask, alike, from)
+    : i.width == sizeof(u32) ? put_rows<T, u32, kCount>(warp, i, mask, alike, from)
+                             : put_rows<T, u64, kCount>(warp, i, mask, alike, from);
   }
 }
-template <class T>
-T take_wider(Warp& warp, u32 operand, unsigned width, unsigned lane) {
-  T value;
-  std::memcpy(&value, warp.lanes<std::byte>(operand) + std::size_t{lane} * width, sizeof value);
-  return value;
+
+/// Calls function(lanes, alike, place) for lanes at a time, whose place(lane) is alike for all or
+/// not.
+template <Space kSpace, std::size_t kBytes, class Function>
+void each_place(Warp& warp, DeviceMemory::Use use, const Address& first, LaneMask mask,
+                Function function) {
+  const Addresses<kBytes> addresses(warp, first, mask);
+  if (kSpace == Space::shared && addresses.scattered(mask)) {
+    std::byte* const shared =
+        warp.shared().use_each(use, warp.access(0), addresses.at, kBytes, mask);
+    function(mask, false, [&](unsigned lane) { return shared + addresses.at[lane]; });
+    return;
+  }
+  const bool read = use == DeviceMemory::Use::read;
+  const char* const access = read ? "read" : "write";
+  for (LaneMask left = mask; left != 0;) {
+    const auto lane = static_cast<unsigned>(std::countr_zero(left));
+    u64 address = addresses.at[lane];
+    const bool local = is_local(kSpace, address);
+    unsigned lanes = local ? 1 : lanes_from(lane, addresses.following);
+    const unsigned readers = local || !read ? 0 : lanes_from(lane, addresses.alike);
+    const bool alike = readers > 1;
+    std::byte* place = nullptr;
+    if (in_shared(kSpace, address)) {
+      place = warp.shared().use(use, warp.access(lane), address, kBytes, lanes);
+      if (alike) {  // A third reader adds nothing to the record.
+        static_cast<void>(warp.shared().use(use, warp.access(lane + 1), address, kBytes));
+      }
+    } else if (in_local(kSpace, address)) {
+      place = local_at(warp, address, kBytes, access, lane);
+    } else {
+      lanes = warp.memory().covers(address, lanes * kBytes) ? lanes : 1;
+      place = global_at(warp, use, address, kBytes, access, lane, lanes);
+    }
+    lanes = alike ? readers : lanes;
+    const auto together = static_cast<LaneMask>(((u64{1} << lanes) - 1) << lane);
+    function(together, alike, [&](unsigned at) { return place + (at - lane) * kBytes; });
+    left &= ~together;
+  }
 }
 
 template <Space kSpace, class T, unsigned kCount>
 void load(Warp& warp, const Instruction& i, LaneMask mask) {
   constexpr std::size_t kBytes = sizeof(T) * kCount;
-  // A third reader adds nothing to the record.
-  constexpr unsigned kNoted = 2;
-  u64 last = ~u64{0};
-  unsigned times = 0;
-  const std::byte* from = nullptr;
-  each_lane(mask, [&](unsigned lane) {
-    u64 address = warp.address(i.addresses[0], lane);
-    times = address == last ? times + 1 : 0;
-    last = address;
-    if constexpr (kSpace == Space::parameter) {
-      from = times > 0 ? from : parameter_at(warp, address, kBytes, lane);
-    } else if (times >= kNoted && !is_local(kSpace, address)) {
-    } else if (in_shared(kSpace, address)) {
-      from = warp.shared().read(warp.access(lane), address, kBytes);
-    } else if (in_local(kSpace, address)) {
-      from = local_at(warp, address, kBytes, "read", lane);
-    } else {
-      from = global_at(warp, DeviceMemory::Use::read, address, kBytes, "read", lane);
-    }
-    T values[kCount];
-    std::memcpy(values, from, kBytes);
-    for (unsigned part = 0; part < kCount; ++part) {
-      put_wider(warp, i.operands[part], i.width, lane, values[part]);
-    }
-  });
+  if constexpr (kSpace == Space::parameter) {
+    const Addresses<kBytes> addresses(warp, i.addresses[0], mask);
+    put<T, kCount>(warp, i, mask, addresses.alike == (mask & mask >> 1), [&](unsigned lane) {
+      return parameter_at(warp, addresses.at[lane], kBytes, lane);
+    });
+  } else {
+    each_place<kSpace, kBytes>(warp, DeviceMemory::Use::read, i.addresses[0], mask,
+                               [&](LaneMask lanes, bool alike, auto place) {
+                                 put<T, kCount>(warp, i, lanes, alike, place);
+                               });
+  }
 }
 
 template <Space kSpace, class T, unsigned kCount>
 void store(Warp& warp, const Instruction& i, LaneMask mask) {
-  constexpr std::size_t kBytes = sizeof(T) * kCount;
-  each_lane(mask, [&](unsigned lane) {
-    u64 address = warp.address(i.addresses[0], lane);
-    T values[kCount];
-    for (unsigned part = 0; part < kCount; ++part) {
-      values[part] = take_wider<T>(warp, i.operands[part], i.width, lane);
-    }
-    std::byte* const to =
-        in_shared(kSpace, address) ? warp.shared().write(warp.access(lane), address, kBytes)
-        : in_local(kSpace, address)
-            ? local_at(warp, address, kBytes, "write", lane)
-            : global_at(warp, DeviceMemory::Use::write, address, kBytes, "write", lane);
-    std::memcpy(to, values, kBytes);
-  });
+  const std::byte* rows[kCount];
+  for (unsigned part = 0; part < kCount; ++part) {
+    rows[part] = warp.lanes<std::byte>(i.operands[part]);
+  }
+  each_place<kSpace, sizeof(T) * kCount>(warp, DeviceMemory::Use::write, i.addresses[0], mask,
+                                         [&](LaneMask lanes, bool /*alike*/, auto place) {
+                                           each_lane(lanes, [&](unsigned lane) {
+                                             for (unsigned part = 0; part < kCount; ++part) {
+                                               std::memcpy(place(lane) + part * sizeof(T),
+                                                           rows[part] + std::size_t{lane} * i.width,
+                                                           sizeof(T));
+                                             }
+                                           });
+                                         });
 }
 
 template <class Function>
@@ -655,36 +743,28 @@ constexpr unsigned shared_bytes(std::size_t bytes) {
   return kSpace == Space::shared || kSpace == Space::generic ? static_cast<unsigned>(bytes) : 0;
 }
 
-template <Space kSpace>
-void add_loads(Table& table, const std::string& name) {
+/// Loads or stores of 1, 2 and 4 elements.
+template <Space kSpace, bool kLoads>
+void add_accesses(Table& table, const std::string& name) {
   each_type([&]<class T>(T /*type*/, const std::string& type) {
-    add(table, name + "." + type, load<kSpace, T, 1>,
-        {{Slot::wider_result, sizeof(T)}, {Slot::address}}, Flow::plain,
-        shared_bytes<kSpace>(1 * sizeof(T)));
-    add(table, name + ".v2." + type, load<kSpace, T, 2>,
-        {{Slot::wider_result, sizeof(T), 2}, {Slot::address}}, Flow::plain,
-        shared_bytes<kSpace>(2 * sizeof(T)));
+    const auto add_some = [&]<unsigned kCount>(std::integral_constant<unsigned, kCount> /*count*/,
+                                               const char* vector) {
+      Execute execute = nullptr;
+      std::vector<Form> forms{{Slot::address}};
+      if constexpr (kLoads) {
+        execute = load<kSpace, T, kCount>;
+        forms.insert(forms.begin(), {Slot::wider_result, sizeof(T), kCount});
+      } else {
+        execute = store<kSpace, T, kCount>;
+        forms.push_back({Slot::wider_value, sizeof(T), kCount});
+      }
+      add(table, name + vector + type, execute, std::move(forms), Flow::plain,
+          shared_bytes<kSpace>(kCount * sizeof(T)));
+    };
+    add_some(std::integral_constant<unsigned, 1>{}, ".");
+    add_some(std::integral_constant<unsigned, 2>{}, ".v2.");
     if constexpr (sizeof(T) <= 4) {
-      add(table, name + ".v4." + type, load<kSpace, T, 4>,
-          {{Slot::wider_result, sizeof(T), 4}, {Slot::address}}, Flow::plain,
-          shared_bytes<kSpace>(4 * sizeof(T)));
-    }
-  });
-}
-
-template <Space kSpace>
-void add_stores(Table& table, const std::string& name) {
-  each_type([&]<class T>(T /*type*/, const std::string& type) {
-    add(table, name + "." + type, store<kSpace, T, 1>,
-        {{Slot::address}, {Slot::wider_value, sizeof(T)}}, Flow::plain,
-        shared_bytes<kSpace>(1 * sizeof(T)));
-    add(table, name + ".v2." + type, store<kSpace, T, 2>,
-        {{Slot::address}, {Slot::wider_value, sizeof(T), 2}}, Flow::plain,
-        shared_bytes<kSpace>(2 * sizeof(T)));
-    if constexpr (sizeof(T) <= 4) {
-      add(table, name + ".v4." + type, store<kSpace, T, 4>,
-          {{Slot::address}, {Slot::wider_value, sizeof(T), 4}}, Flow::plain,
-          shared_bytes<kSpace>(4 * sizeof(T)));
+      add_some(std::integral_constant<unsigned, 4>{}, ".v4.");
     }
   });
 }
@@ -697,7 +777,7 @@ void atomic(Warp& warp, const Instruction& i, LaneMask mask) {
     u64 address = warp.address(i.addresses[0], lane);
     std::byte* const at =
         in_shared(kSpace, address)
-            ? warp.shared().update(warp.access(lane), address, sizeof(T))
+            ? warp.shared().use(DeviceMemory::Use::update, warp.access(lane), address, sizeof(T))
             : global_at(warp, DeviceMemory::Use::update, address, sizeof(T), "atomic access", lane);
     T old;
     std::memcpy(&old, at, sizeof old);
@@ -755,21 +835,21 @@ void add_bit_atomics(Table& table, const std::string& type) {
 void add_memory(Table& table) {
   for (const char* const name : {"ld.global", "ld.global.nc", "ld.global.ca", "ld.global.cg",
                                  "ld.global.cs", "ld.volatile.global"}) {
-    add_loads<Space::global>(table, name);
+    add_accesses<Space::global, true>(table, name);
   }
   for (const char* const name :
        {"st.global", "st.global.wb", "st.global.cg", "st.global.cs", "st.volatile.global"}) {
-    add_stores<Space::global>(table, name);
+    add_accesses<Space::global, false>(table, name);
   }
   for (const char* const kind : {"", ".volatile"}) {
-    add_loads<Space::shared>(table, "ld" + std::string(kind) + ".shared");
-    add_stores<Space::shared>(table, "st" + std::string(kind) + ".shared");
+    add_accesses<Space::shared, true>(table, "ld" + std::string(kind) + ".shared");
+    add_accesses<Space::shared, false>(table, "st" + std::string(kind) + ".shared");
   }
-  add_loads<Space::local>(table, "ld.local");
-  add_stores<Space::local>(table, "st.local");
-  add_loads<Space::generic>(table, "ld");
-  add_stores<Space::generic>(table, "st");
-  add_loads<Space::parameter>(table, "ld.param");
+  add_accesses<Space::local, true>(table, "ld.local");
+  add_accesses<Space::local, false>(table, "st.local");
+  add_accesses<Space::generic, true>(table, "ld");
+  add_accesses<Space::generic, false>(table, "st");
+  add_accesses<Space::parameter, true>(table, "ld.param");
   add_arithmetic_atomics<u32>(table, "u32");
   add_arithmetic_atomics<s32>(table, "s32");
   add_arithmetic_atomics<u64>(table, "u64");
@@ -783,24 +863,29 @@ void add_memory(Table& table) {
 
 /// As late as the order allows, so that early reads are found.
 void finish_copies(Warp& warp, unsigned lane, std::size_t left) {
-  Warp::Copies& copies = warp.copies(lane);
-  while (copies.groups.size() > left) {
-    for (const Warp::Copy& copy : copies.groups.front()) {
-      std::byte* const to = warp.shared().finish_copy(warp.access(lane), copy.to, copy.bytes);
-      if (copy.read != 0) {
-        std::memcpy(to, warp.memory().at(copy.from, copy.read, "cp.async", lane), copy.read);
-      }
-      std::memset(to + copy.read, 0, copy.bytes - copy.read);
-    }
-    copies.groups.erase(copies.groups.begin());
+  auto& [begun, groups] = warp.copies(lane);
+  if (groups.size() <= left) {
+    return;
   }
+  const std::size_t ready = groups.size() - left;
+  const std::size_t end = groups[ready - 1];
+  for (std::size_t at = 0; at < end; ++at) {
+    const Warp::Copy& copy = begun[at];
+    std::byte* const to = warp.shared().finish_copy(warp.access(lane), copy.to, copy.bytes);
+    if (copy.read != 0) {
+      std::memcpy(to, warp.memory().at(copy.from, copy.read, "cp.async", lane), copy.read);
+    }
+    std::memset(to + copy.read, 0, copy.bytes - copy.read);
+  }
+  begun.erase(begun.begin(), begun.begin() + static_cast<std::ptrdiff_t>(end));
+  groups.erase(groups.begin(), groups.begin() + static_cast<std::ptrdiff_t>(ready));
+  std::for_each(groups.begin(), groups.end(), [&](std::size_t& group) { group -= end; });
 }
 
 void commit_copies(Warp& warp, LaneMask mask) {
   each_lane(mask, [&](unsigned lane) {
     Warp::Copies& copies = warp.copies(lane);
-    copies.groups.push_back(std::move(copies.open));
-    copies.open.clear();
+    copies.groups.push_back(copies.begun.size());
   });
 }
 
@@ -818,7 +903,7 @@ void add_copies(Table& table) {
         static_cast<void>(warp.memory().use(DeviceMemory::Use::read, from, read, "cp.async", lane));
       }
       warp.shared().begin_copy(warp.access(lane), to, i.immediate);
-      warp.copies(lane).open.push_back({to, from, i.immediate, read});
+      warp.copies(lane).begun.push_back({to, from, i.immediate, read});
     });
   };
   for (const char* const cached : {"ca", "cg"}) {
@@ -906,8 +991,10 @@ void load_matrix(Warp& warp, const Instruction& i, LaneMask /*mask*/) {
     for (unsigned row = 0; row < kSide; ++row) {
       const unsigned lane = matrix * kSide + row;
       u64 address = warp.address(i.addresses[0], lane);
-      std::memcpy(rows[row].data(), warp.shared().read(warp.access(lane), address, sizeof rows[0]),
-                  sizeof rows[0]);
+      std::memcpy(
+          rows[row].data(),
+          warp.shared().use(DeviceMemory::Use::read, warp.access(lane), address, sizeof rows[0]),
+          sizeof rows[0]);
     }
     u32* const result = warp.lanes<u32>(i.operands[matrix]);
     for (unsigned lane = 0; lane < kLanes; ++lane) {
@@ -944,21 +1031,27 @@ void multiply_matrices(Warp& warp, const Instruction& i, LaneMask /*mask*/) {
       }
     }
   }
-  for (unsigned lane = 0; lane < kLanes; ++lane) {
-    f32 results[4];
+  double sums[16][8];
+  const auto each_sum = [&](auto function) {
     for (unsigned part = 0; part < 4; ++part) {
-      const unsigned row = lane / 4 + part / 2 * 8;
-      const unsigned column = lane % 4 * 2 + part % 2;
-      double sum = warp.lanes<f32>(i.operands[4 + kA + kB + part])[lane];
-      for (unsigned k = 0; k < kDepth; ++k) {
-        sum += a[row][k] * b[k][column];
+      for (unsigned lane = 0; lane < kLanes; ++lane) {
+        function(part, lane, sums[lane / 4 + part / 2 * 8][lane % 4 * 2 + part % 2]);
       }
-      results[part] = static_cast<f32>(sum);
     }
-    for (unsigned part = 0; part < 4; ++part) {
-      warp.lanes<f32>(i.operands[part])[lane] = results[part];
+  };
+  each_sum([&](unsigned part, unsigned lane, double& sum) {
+    sum = warp.lanes<f32>(i.operands[4 + kA + kB + part])[lane];
+  });
+  for (unsigned k = 0; k < kDepth; ++k) {
+    for (unsigned row = 0; row < 16; ++row) {
+      for (unsigned column = 0; column < 8; ++column) {
+        sums[row][column] += a[row][k] * b[k][column];
+      }
     }
   }
+  each_sum([&](unsigned part, unsigned lane, double sum) {
+    warp.lanes<f32>(i.operands[part])[lane] = static_cast<f32>(sum);
+  });
 }
 
 template <unsigned kDepth>

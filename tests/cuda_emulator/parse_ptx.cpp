@@ -100,31 +100,6 @@ unsigned type_width(std::string_view type) {
   return found == kWidths.end() ? 0 : found->second;
 }
 
-const std::map<std::string_view, Special>& special_registers() {
-  static const std::map<std::string_view, Special> kSpecials{
-      {"%tid.x", Special::tid_x},
-      {"%tid.y", Special::tid_y},
-      {"%tid.z", Special::tid_z},
-      {"%ntid.x", Special::ntid_x},
-      {"%ntid.y", Special::ntid_y},
-      {"%ntid.z", Special::ntid_z},
-      {"%ctaid.x", Special::ctaid_x},
-      {"%ctaid.y", Special::ctaid_y},
-      {"%ctaid.z", Special::ctaid_z},
-      {"%nctaid.x", Special::nctaid_x},
-      {"%nctaid.y", Special::nctaid_y},
-      {"%nctaid.z", Special::nctaid_z},
-      {"%laneid", Special::laneid},
-      {"%warpid", Special::warpid},
-      {"%lanemask_eq", Special::lanemask_eq},
-      {"%lanemask_lt", Special::lanemask_lt},
-      {"%lanemask_le", Special::lanemask_le},
-      {"%lanemask_gt", Special::lanemask_gt},
-      {"%lanemask_ge", Special::lanemask_ge},
-      {"%dynamic_smem_size", Special::dynamic_smem_size}};
-  return kSpecials;
-}
-
 struct Variable {
   std::string name;
   std::size_t alignment = 1;
@@ -387,17 +362,18 @@ class KernelParser {
   }
 
   std::uint32_t special(std::string_view name) {
-    const auto found = special_registers().find(name);
-    if (found == special_registers().end()) {
+    const auto* const found = std::find(kSpecialRegisters.begin(), kSpecialRegisters.end(), name);
+    if (found == kSpecialRegisters.end()) {
       refuse(statement_line_, "special register " + quoted(name));
     }
+    const auto index = static_cast<std::size_t>(found - kSpecialRegisters.begin());
     for (const auto& [which, offset] : kernel_.specials) {
-      if (which == found->second) {
+      if (which == index) {
         return offset;
       }
     }
     const std::uint32_t offset = reserve(4);
-    kernel_.specials.emplace_back(found->second, offset);
+    kernel_.specials.emplace_back(index, offset);
     return offset;
   }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 #include <random>
+#include <tuple>
 
 #include "tests/cuda_emulator/fault.h"
 
@@ -38,73 +39,27 @@ std::vector<std::byte> registers_of(const Kernel& kernel) {
   return registers;
 }
 
-std::uint32_t special_value(Special special, const BlockState& block, std::uint32_t thread) {
+auto special_values(const BlockState& block, std::uint32_t thread) {
   const Dimensions tid = unfold(thread, block.launch.block);
+  const auto& [grid, size] = std::tie(block.launch.grid, block.launch.block);
   const std::uint32_t lane = thread % kLanes;
   const LaneMask own = LaneMask{1} << lane;
-  switch (special) {
-    case Special::tid_x:
-      return tid[0];
-    case Special::tid_y:
-      return tid[1];
-    case Special::tid_z:
-      return tid[2];
-    case Special::ntid_x:
-      return block.launch.block[0];
-    case Special::ntid_y:
-      return block.launch.block[1];
-    case Special::ntid_z:
-      return block.launch.block[2];
-    case Special::ctaid_x:
-      return block.index[0];
-    case Special::ctaid_y:
-      return block.index[1];
-    case Special::ctaid_z:
-      return block.index[2];
-    case Special::nctaid_x:
-      return block.launch.grid[0];
-    case Special::nctaid_y:
-      return block.launch.grid[1];
-    case Special::nctaid_z:
-      return block.launch.grid[2];
-    case Special::laneid:
-      return lane;
-    case Special::warpid:
-      return thread / kLanes;
-    case Special::lanemask_eq:
-      return own;
-    case Special::lanemask_lt:
-      return own - 1;
-    case Special::lanemask_le:
-      return own | (own - 1);
-    case Special::lanemask_gt:
-      return ~(own | (own - 1));
-    case Special::lanemask_ge:
-      return ~(own - 1);
-    case Special::dynamic_smem_size:
-      return static_cast<std::uint32_t>(block.launch.dynamic_shared);
-  }
-  return 0;
+  const LaneMask less = own - 1;
+  const auto dynamic = static_cast<std::uint32_t>(block.launch.dynamic_shared);
+  const auto& at = block.index;
+  // clang-format off
+  return std::array{tid[0], tid[1], tid[2], size[0], size[1], size[2], at[0], at[1], at[2],
+                    grid[0], grid[1], grid[2], lane, thread / kLanes,
+                    own, less, own | less, ~(own | less), ~less, dynamic};
+  // clang-format on
 }
 
 }  // namespace
 
 const char* name_of(FaultKind kind) {
-  switch (kind) {
-    case FaultKind::illegal_address:
-      return "illegal address";
-    case FaultKind::race:
-      return "race";
-    case FaultKind::uninitialised_memory:
-      return "uninitialised memory";
-    case FaultKind::divergent_barrier:
-      return "divergent barrier";
-    case FaultKind::trap:
-      return "trap";
-    case FaultKind::collective_mismatch:
-      return "collective mismatch";
-  }
-  return "fault";
+  constexpr std::array kNames{"illegal address",   "race", "uninitialised memory",
+                              "divergent barrier", "trap", "collective mismatch"};
+  return kNames.at(static_cast<std::size_t>(kind));
 }
 
 Warp::Warp(BlockState& block, unsigned index)
@@ -120,16 +75,16 @@ void Warp::begin_block() {
   live_ = born_;
   at_barrier_ = 0;
   meeting_ = 0;
-  epoch_ = 1;
   places_.fill(0);
   std::fill(local_.begin(), local_.end(), std::byte{0xff});
   for (Copies& copies : copies_) {
-    copies.open.clear();
+    copies.begun.clear();
     copies.groups.clear();
   }
-  for (const auto& [special, offset] : block_.launch.kernel->specials) {
-    for (unsigned lane = 0; lane < kLanes; ++lane) {
-      lanes<std::uint32_t>(offset)[lane] = special_value(special, block_, index_ * kLanes + lane);
+  for (unsigned lane = 0; lane < kLanes; ++lane) {
+    const auto values = special_values(block_, index_ * kLanes + lane);
+    for (const auto& [special, offset] : block_.launch.kernel->specials) {
+      lanes<std::uint32_t>(offset)[lane] = values[special];
     }
   }
 }
@@ -185,10 +140,11 @@ bool Warp::run(unsigned steps) {
 
 /// Ends when the group reaches other lanes, diverges, waits, ends or has used up its steps.
 void Warp::run_group(Group group, unsigned& steps) {
-  const std::vector<Instruction>& code = block_.launch.kernel->code;
+  const Instruction* const code = block_.launch.kernel->code.data();
+  const std::size_t size = block_.launch.kernel->code.size();
   std::uint32_t place = group.place;
   while (place != group.next_other && steps > 0) {
-    if (place >= code.size()) {
+    if (place >= size) {
       throw Refusal("kernel " + block_.launch.kernel->name + " runs past its last instruction");
     }
     const Instruction& instruction = code[place];

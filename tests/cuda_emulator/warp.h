@@ -78,9 +78,9 @@ class Warp {
   }
   [[nodiscard]] std::span<const std::byte> parameters() const { return block_.launch.parameters; }
   [[nodiscard]] SharedAccess access(unsigned lane) const {
-    return {index_ * kLanes + lane, epoch_, lane};
+    return {index_ * kLanes + lane, gathered_, lane};
   }
-  void pass_warp_barrier() { ++epoch_; }
+  void pass_warp_barrier() { gathered_ = block_.shared.pass_warp_barrier(); }
 
   struct Copy {
     std::uint64_t to;
@@ -89,8 +89,8 @@ class Warp {
     std::uint32_t read;  ///< the rest is zero
   };
   struct Copies {
-    std::vector<Copy> open;
-    std::vector<std::vector<Copy>> groups;
+    std::vector<Copy> begun;
+    std::vector<std::size_t> groups;  ///< where each ends
   };
   [[nodiscard]] Copies& copies(unsigned lane) { return copies_[lane]; }
 
@@ -124,7 +124,7 @@ class Warp {
   LaneMask live_ = 0;
   LaneMask at_barrier_ = 0;
   LaneMask meeting_ = 0;
-  std::uint32_t epoch_ = 1;
+  std::uint32_t gathered_ = 0;  ///< when it passed its last barrier of its own
   std::uint32_t place_ = 0;
   std::array<Copies, kLanes> copies_;
 };
