@@ -13,6 +13,7 @@
 #include "data/tokenizer/json_fields.h"
 #include "data/tokenizer/tokenizer_files.h"
 #include "data/tokenizer/unicode.h"
+#include "runtime/bounded_json.h"
 #include "runtime/contained_file.h"
 #include "runtime/error.h"
 #include "runtime/python_process.h"
@@ -192,7 +193,7 @@ class ChatTemplate::Process {
       ended_ = true;
       throw;
     }
-    const auto answer = nlohmann::json::parse(line);
+    const auto answer = parse_bounded_json(line, "the renderer of chat templates");
     if (!answer.contains("text")) throw TemplateError(answer);
     return answer.at("text");
   }
