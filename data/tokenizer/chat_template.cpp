@@ -167,9 +167,7 @@ class ChatTemplate::Process {
   /// Returns its number. Throws as ask().
   std::size_t add(std::string_view jinja, const nlohmann::json& day) {
     const std::lock_guard lock(mutex_);
-    const std::size_t number = count_++;
-    ask({{"template", jinja}, {"day", day}});
-    return number;
+    return std::stoul(ask({{"template", jinja}, {"day", day}}));
   }
 
   /// Throws as ask().
@@ -200,7 +198,6 @@ class ChatTemplate::Process {
 
   std::mutex mutex_;
   PythonProcess python_;
-  std::size_t count_ = 0;
   std::atomic<bool> ended_ = false;
 };
 

@@ -1,6 +1,6 @@
-"""Renders chat templates as transformers' apply_chat_template does. Reads JSON lines: {"template", "day" or null}, which
-gives a template the next number from 0, or {"number", "variables"}, a rendering. Answers each with a JSON line: {"text"},
-or {"reason", "line", "raised"} if the template failed (raised: by raise_exception). Exits with 4 and one line on standard
+"""Renders chat templates as transformers' apply_chat_template does. Reads JSON lines: {"template", "day" or null}, whose
+answer is the template's number, or {"number", "variables"}, a rendering. Answers each with a JSON line: {"text"}, or
+{"reason", "line", "raised"} if the template failed (raised: by raise_exception). Exits with 4 and one line on standard
 error if jinja2 is missing."""
 
 import sys
@@ -94,9 +94,8 @@ def main():
 
     def work():
         if "template" in request:
-            templates.append(None)  # Takes a number even if it fails.
-            templates[-1] = parsed(**request)
-            return ""
+            templates.append(parsed(**request))
+            return str(len(templates) - 1)
         return templates[request["number"]].render(request["variables"])
 
     for request in map(json.loads, sys.stdin.buffer):
