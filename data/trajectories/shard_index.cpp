@@ -1,23 +1,22 @@
 #include "data/trajectories/shard_index.h"
 
 #include <fmt/format.h>
+#include <simdjson.h>
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <concepts>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
-#include "runtime/bounded_json.h"
 #include "runtime/error.h"
 #include "runtime/read_file.h"
 #include "runtime/text_seal.h"
 
 namespace jforge {
 namespace {
-
-using Json = nlohmann::json;
 
 /// Size and ctime, which programs cannot set, change whenever a file does.
 struct FileState {
@@ -34,15 +33,59 @@ std::optional<FileState> state_of(const std::filesystem::path& path) {
                    std::int64_t{status.st_ctim.tv_sec} * 1'000'000'000 + status.st_ctim.tv_nsec};
 }
 
-template <class T>
-std::vector<T> integers(const Json& values) {
-  std::vector<T> found;
-  found.reserve(values.size());
-  for (const Json& value : values.get_ref<const Json::array_t&>()) {
-    found.push_back(json_integer<T>(value));
+/// A line's member. Lines are parsed by simdjson: a start reads as many as there are shards.
+class Member {
+ public:
+  Member(const simdjson::dom::element& line, const char* name) : name_(name) {
+    if (line[name].get(value_) != simdjson::SUCCESS) {
+      refuse();
+    }
   }
-  return found;
-}
+  template <std::integral T>
+  [[nodiscard]] T integer() const {
+    return integer_of<T>(value_);
+  }
+  template <std::integral T>
+  [[nodiscard]] std::vector<T> integers() const {
+    simdjson::dom::array values;
+    if (value_.get(values) != simdjson::SUCCESS) {
+      refuse();
+    }
+    std::vector<T> found;
+    found.reserve(values.size());
+    for (const simdjson::dom::element value : values) {
+      found.push_back(integer_of<T>(value));
+    }
+    return found;
+  }
+  [[nodiscard]] std::string text() const {
+    std::string_view text;
+    if (value_.get(text) != simdjson::SUCCESS) {
+      refuse();
+    }
+    return std::string(text);
+  }
+
+ private:
+  [[noreturn]] void refuse() const {
+    throw DataError(fmt::format("{} is missing or no value of its kind", name_));
+  }
+  template <std::integral T>
+  [[nodiscard]] T integer_of(const simdjson::dom::element& value) const {
+    if (std::uint64_t number = 0;
+        value.get(number) == simdjson::SUCCESS && std::in_range<T>(number)) {
+      return static_cast<T>(number);
+    }
+    if (std::int64_t number = 0;
+        value.get(number) == simdjson::SUCCESS && std::in_range<T>(number)) {
+      return static_cast<T>(number);
+    }
+    refuse();
+  }
+
+  const char* name_;
+  simdjson::dom::element value_;
+};
 
 }  // namespace
 
@@ -88,34 +131,37 @@ void ShardIndex::take_line(std::string_view line) {
   if (examine_seal(line) != TextSeal::holds) {
     throw DataError("its checksum does not match");
   }
-  const Json json = parse_bounded_json(line, "line");
+  static thread_local simdjson::dom::parser parser;
+  simdjson::dom::element json;
+  if (parser.parse(line.data(), line.size()).get(json) != simdjson::SUCCESS || !json.is_object()) {
+    throw DataError("not a JSON object");
+  }
   Entry entry;
-  entry.bytes = json_integer<std::int64_t>(json.at("bytes"));
-  entry.changed_nanoseconds = json_integer<std::int64_t>(json.at("changed_ns"));
+  entry.bytes = Member(json, "bytes").integer<std::int64_t>();
+  entry.changed_nanoseconds = Member(json, "changed_ns").integer<std::int64_t>();
   ShardInfo& info = entry.info;
-  info.identity.lease = json_integer<LeaseId>(json.at("lease"));
-  info.identity.attempt = json_integer<std::int64_t>(json.at("attempt"));
-  info.identity.rank = json_integer<Rank>(json.at("rank"));
-  info.identity.round = json_integer<std::int64_t>(json.at("round"));
-  info.identity.block_size = json_integer<std::int32_t>(json.at("block_size"));
-  info.identity.identity = json.at("identity").get<std::string>();
-  info.identity.prompt_ids = integers<PromptId>(json.at("lease_prompt_ids"));
-  info.prompt_ids = integers<PromptId>(json.at("prompt_ids"));
-  info.digests = integers<std::uint64_t>(json.at("digests"));
-  info.packed_lengths = integers<std::int64_t>(json.at("packed_lengths"));
-  info.totals.block_tokens = json_integer<std::int64_t>(json.at("block_tokens"));
-  info.totals.forwards = json_integer<std::int64_t>(json.at("forwards"));
-  info.totals.flipped_blocks = json_integer<std::int64_t>(json.at("flipped_blocks"));
+  info.identity.lease = Member(json, "lease").integer<LeaseId>();
+  info.identity.attempt = Member(json, "attempt").integer<std::int64_t>();
+  info.identity.rank = Member(json, "rank").integer<Rank>();
+  info.identity.round = Member(json, "round").integer<std::int64_t>();
+  info.identity.block_size = Member(json, "block_size").integer<std::int32_t>();
+  info.identity.identity = Member(json, "identity").text();
+  info.identity.prompt_ids = Member(json, "lease_prompt_ids").integers<PromptId>();
+  info.prompt_ids = Member(json, "prompt_ids").integers<PromptId>();
+  info.digests = Member(json, "digests").integers<std::uint64_t>();
+  info.packed_lengths = Member(json, "packed_lengths").integers<std::int64_t>();
+  info.totals.block_tokens = Member(json, "block_tokens").integer<std::int64_t>();
+  info.totals.forwards = Member(json, "forwards").integer<std::int64_t>();
+  info.totals.flipped_blocks = Member(json, "flipped_blocks").integer<std::int64_t>();
   if (info.digests.size() != info.prompt_ids.size() ||
       info.packed_lengths.size() != info.prompt_ids.size()) {
     throw DataError("its arrays differ in length");
   }
-  const auto ended = json.find("ended_by_eos");
-  if (ended == json.end()) {
+  if (json["ended_by_eos"].error() == simdjson::NO_SUCH_FIELD) {
     return;  // From an earlier version: open the shard.
   }
-  info.totals.ended_by_eos = json_integer<std::int64_t>(*ended);
-  entries_.emplace(json.at("shard").get<std::string>(), std::move(entry));
+  info.totals.ended_by_eos = Member(json, "ended_by_eos").integer<std::int64_t>();
+  entries_.emplace(Member(json, "shard").text(), std::move(entry));
 }
 
 std::optional<ShardInfo> ShardIndex::find(const std::filesystem::path& shard) const {
@@ -153,23 +199,23 @@ void ShardIndexLog::append(const ShardInfo& shard) {
   if (!state) {
     throw EnvironmentError(shard.path.string() + ": a committed shard cannot be examined");
   }
-  const Json line = {{"shard", shard.path.filename().string()},
-                     {"bytes", state->bytes},
-                     {"changed_ns", state->changed_nanoseconds},
-                     {"lease", shard.identity.lease},
-                     {"attempt", shard.identity.attempt},
-                     {"rank", shard.identity.rank},
-                     {"round", shard.identity.round},
-                     {"block_size", shard.identity.block_size},
-                     {"identity", shard.identity.identity},
-                     {"lease_prompt_ids", shard.identity.prompt_ids},
-                     {"prompt_ids", shard.prompt_ids},
-                     {"digests", shard.digests},
-                     {"packed_lengths", shard.packed_lengths},
-                     {"block_tokens", shard.totals.block_tokens},
-                     {"forwards", shard.totals.forwards},
-                     {"flipped_blocks", shard.totals.flipped_blocks},
-                     {"ended_by_eos", shard.totals.ended_by_eos}};
+  const nlohmann::json line = {{"shard", shard.path.filename().string()},
+                               {"bytes", state->bytes},
+                               {"changed_ns", state->changed_nanoseconds},
+                               {"lease", shard.identity.lease},
+                               {"attempt", shard.identity.attempt},
+                               {"rank", shard.identity.rank},
+                               {"round", shard.identity.round},
+                               {"block_size", shard.identity.block_size},
+                               {"identity", shard.identity.identity},
+                               {"lease_prompt_ids", shard.identity.prompt_ids},
+                               {"prompt_ids", shard.prompt_ids},
+                               {"digests", shard.digests},
+                               {"packed_lengths", shard.packed_lengths},
+                               {"block_tokens", shard.totals.block_tokens},
+                               {"forwards", shard.totals.forwards},
+                               {"flipped_blocks", shard.totals.flipped_blocks},
+                               {"ended_by_eos", shard.totals.ended_by_eos}};
   log_.append(seal_json(line.dump()));
 }
 
