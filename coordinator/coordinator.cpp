@@ -17,8 +17,7 @@
 namespace jforge {
 
 namespace {
-constexpr int kControlTag = 1;
-constexpr auto kPollInterval = std::chrono::milliseconds(2);
+constexpr auto kLookInterval = std::chrono::milliseconds(2);
 }  // namespace
 
 void CoordinatorConfig::validate() const {
@@ -105,7 +104,7 @@ void Coordinator::run() {
       watch();
       answer_held_requests();
       if (!worked) {
-        std::this_thread::sleep_for(kPollInterval);
+        std::this_thread::sleep_for(kLookInterval);
       }
     }
   } catch (const std::exception& error) {

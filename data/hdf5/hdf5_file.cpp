@@ -15,7 +15,7 @@ namespace jforge {
 namespace {
 
 constexpr std::int64_t kSliceBytes = 16 << 20;
-constexpr std::int64_t kChunkBytes = 64 << 10;  ///< Suits single records and sequential reads.
+constexpr std::int64_t kPlainChunkBytes = 64 << 10;  ///< Suits single records and sequential reads.
 constexpr std::int64_t kCompressedChunkBytes = 32 << 10;  ///< One or two per record read.
 constexpr unsigned kDeflateLevel = 1;  ///< Fast; within 10 % of the smallest size.
 /// Half the fan-out of the chunk B-tree. The default of 32 takes 2 KB per dataset, more than most
@@ -83,7 +83,7 @@ Hdf5Handle create_dataset(const Hdf5Handle& file, const std::string& name, std::
       take(Hdf5Kind::property_list, H5Pcreate(H5P_DATASET_CREATE), place, "create");
   if (count > 0) {
     const bool compressed = storage == Hdf5Storage::compressed;
-    const std::int64_t bytes = compressed ? kCompressedChunkBytes : kChunkBytes;
+    const std::int64_t bytes = compressed ? kCompressedChunkBytes : kPlainChunkBytes;
     const auto chunk =
         static_cast<hsize_t>(std::min(count, bytes / static_cast<std::int64_t>(sizeof(T))));
     hdf5_check(H5Pset_chunk(properties.id(), 1, &chunk), place, "create");

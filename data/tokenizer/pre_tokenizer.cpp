@@ -16,7 +16,7 @@ namespace {
 constexpr std::string_view kWhiteSpaceSet =
     R"(\t-\r\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 
-[[noreturn]] void refuse(const std::string& origin, std::string_view construct) {
+[[noreturn]] void refuse_pattern(const std::string& origin, std::string_view construct) {
   throw DataError(fmt::format(
       "{}: the split expression uses {}, which is not supported: only {} "
       "are read",
@@ -37,7 +37,7 @@ void translate_escape(char escaped, bool in_set, const std::string& origin, std:
     out += '\\';
     out += escaped;
   } else {
-    refuse(origin, fmt::format("'\\{}'{}", escaped, in_set ? " inside a set" : ""));
+    refuse_pattern(origin, fmt::format("'\\{}'{}", escaped, in_set ? " inside a set" : ""));
   }
 }
 
@@ -49,7 +49,7 @@ void expect_common_repeat(std::string_view rest, const std::string& origin) {
   const std::string_view behind = rest.substr(length, 1);
   const bool exact = repeat.find(',') == std::string_view::npos;
   if (repeat.starts_with("{,") || behind == "+" || (exact && behind == "?")) {
-    refuse(origin, fmt::format("the repeat '{}{}'", repeat, behind));
+    refuse_pattern(origin, fmt::format("the repeat '{}{}'", repeat, behind));
   }
 }
 
@@ -62,7 +62,7 @@ void expect_common_options(std::string_view rest, const std::string& origin) {
       length != std::string_view::npos && (rest[length] == ':' || rest[length] == ')');
   if (named && !options.empty() &&
       (rest[length] == ')' || options.find_first_not_of("i-") != std::string_view::npos)) {
-    refuse(origin, fmt::format("the options '{}'", rest.substr(0, length + 1)));
+    refuse_pattern(origin, fmt::format("the options '{}'", rest.substr(0, length + 1)));
   }
 }
 
@@ -80,7 +80,7 @@ std::string translate_split_expression(std::string_view expression, const std::s
   for (std::size_t i = 0; i < expression.size(); ++i) {
     const char c = expression[i];
     if (c == '\\') {
-      if (++i == expression.size()) refuse(origin, "a lone '\\' at its end");
+      if (++i == expression.size()) refuse_pattern(origin, "a lone '\\' at its end");
       translate_escape(expression[i], in_set, origin, out);
       // The braces of \p{L} and \x{41} are not repeats.
       if (std::string_view("pPx").find(expression[i]) != std::string_view::npos &&
@@ -92,8 +92,8 @@ std::string translate_split_expression(std::string_view expression, const std::s
       continue;
     }
     if (in_set) {
-      if (c == '[') refuse(origin, "a set inside a set");
-      if (expression.substr(i, 2) == "&&") refuse(origin, "'&&'");
+      if (c == '[') refuse_pattern(origin, "a set inside a set");
+      if (expression.substr(i, 2) == "&&") refuse_pattern(origin, "'&&'");
       in_set = c != ']';
     } else if (c == '[') {
       in_set = true;
@@ -103,7 +103,7 @@ std::string translate_split_expression(std::string_view expression, const std::s
       if (i + 1 < expression.size() && expression[i + 1] == ']') out += expression[++i];
       continue;
     } else if (c == '^' || c == '$') {
-      refuse(origin, fmt::format("the anchor '{}'", c));
+      refuse_pattern(origin, fmt::format("the anchor '{}'", c));
     } else if (c == '{') {
       expect_common_repeat(expression.substr(i), origin);
     } else if (c == '(' && expression.substr(i + 1, 1) == "?") {

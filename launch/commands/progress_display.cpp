@@ -18,7 +18,7 @@ constexpr double kTerminalInterval = 0.2;
 constexpr double kPublishInterval = 2;
 constexpr int kBarWidth = 24;
 
-double seconds_since(Clock::time_point start) {
+double seconds_shown_since(Clock::time_point start) {
   return std::max(1e-9, std::chrono::duration<double>(Clock::now() - start).count());
 }
 
@@ -92,8 +92,8 @@ bool ProgressDisplay::due(bool last) {
   if (last && last_shown_) {
     return false;
   }
-  show_now_ = last || seconds_since(shown_) >= interval_seconds_;
-  publish_now_ = publish_ && (last || seconds_since(published_) >= kPublishInterval);
+  show_now_ = last || seconds_shown_since(shown_) >= interval_seconds_;
+  publish_now_ = publish_ && (last || seconds_shown_since(published_) >= kPublishInterval);
   if (show_now_) {
     shown_ = Clock::now();
   }
@@ -128,14 +128,14 @@ void ProgressDisplay::import(const ImportProgress& progress) {
   const double megabytes = static_cast<double>(progress.bytes) / 1e6;
   PhaseProgress now{.phase = phase_, .unit = "records", .step = progress.records};
   if (progress.candidates == 0) {
-    now.detail =
-        fmt::format("{:.1f} MB read, {:.1f} MB/s", megabytes, megabytes / seconds_since(start_));
+    now.detail = fmt::format("{:.1f} MB read, {:.1f} MB/s", megabytes,
+                             megabytes / seconds_shown_since(start_));
   } else {
     now.unit = "prompts tokenised";
     now.step = progress.encoded;
     now.total = progress.candidates;
     now.eta_seconds =
-        time_left(seconds_since(*first_encoded_), static_cast<double>(progress.encoded),
+        time_left(seconds_shown_since(*first_encoded_), static_cast<double>(progress.encoded),
                   static_cast<double>(progress.candidates));
     now.detail = fmt::format("{} records, {:.1f} MB read", progress.records, megabytes);
   }
@@ -159,11 +159,11 @@ void ProgressDisplay::generation(const GenerationProgress& progress, std::int64_
                     .step = progress.prompts_done,
                     .total = progress.prompts_total};
   if (!first_tokens_) {
-    now.detail = "no token yet since " + format_duration(seconds_since(start_));
+    now.detail = "no token yet since " + format_duration(seconds_shown_since(start_));
     show(now, last);
     return;
   }
-  const double seconds = seconds_since(*first_tokens_);
+  const double seconds = seconds_shown_since(*first_tokens_);
   const auto made = static_cast<double>(tokens_made - tokens_then_);
   // Tokens of an answer: the committed mean, else the maximum.
   const double answer = progress.prompts_done > 0 ? ratio(progress.tokens, progress.prompts_done)
@@ -194,7 +194,7 @@ void ProgressDisplay::step(const StepMetrics& metrics, std::int64_t total_steps)
   }
   PhaseProgress now{.phase = phase_, .unit = "steps", .step = metrics.step, .total = total_steps};
   now.eta_seconds =
-      time_left(seconds_since(start_), static_cast<double>(metrics.step - first_step_),
+      time_left(seconds_shown_since(start_), static_cast<double>(metrics.step - first_step_),
                 static_cast<double>(total_steps - first_step_));
   now.tokens_per_second = metrics.tokens_per_second;
   now.detail = fmt::format(
@@ -234,7 +234,7 @@ void ProgressDisplay::evaluation(const EvaluationProgress& progress) {
   if (progress.samples_total == 0 || !due(last)) {
     return;
   }
-  const double elapsed = seconds_since(start_);
+  const double elapsed = seconds_shown_since(start_);
   PhaseProgress now{.phase = phase_,
                     .unit = "samples",
                     .step = progress.samples_done,

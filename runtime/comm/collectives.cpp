@@ -23,8 +23,6 @@ namespace {
 constexpr std::size_t kReducePieceBytes = detail::kMessageBytes;
 /// Up to this size every rank gathers all values in one step, because latency dominates.
 constexpr std::size_t kSmallReduceBytes = std::size_t{1} << 12;
-/// Splits copies, so that a rank shows progress and counts fit MPI's int.
-constexpr std::size_t kCopyPieceBytes = std::size_t{1} << 24;
 
 struct AtomicBytes {
   std::atomic<std::uint64_t> all_reduce{0};
@@ -426,7 +424,7 @@ void all_gather(const Communicator& comm, std::span<const T> input, std::span<T>
   if (ranks == 1) {
     return;
   }
-  constexpr std::size_t kPiece = kCopyPieceBytes / sizeof(T);
+  constexpr std::size_t kPiece = detail::kCopyPieceBytes / sizeof(T);
   for (std::size_t begin = 0; begin < input.size(); begin += kPiece) {
     // Blocks are a whole input apart, even if a piece is shorter.
     const std::size_t count = std::min(kPiece, input.size() - begin);

@@ -46,7 +46,7 @@ Obstacle find_obstacle(const Communicator& comm) {
   return shared.empty() ? Obstacle{found} : Obstacle{shared, true};
 }
 
-[[noreturn]] void refuse(const std::string& message) {
+[[noreturn]] void refuse_collectives(const std::string& message) {
   EnvironmentError error(message);
   error.set_on_all_ranks();
   throw error;
@@ -59,11 +59,12 @@ std::string reason_for_host_memory(const Communicator& comm, CollectivesChoice c
     return {};
   }
   if (choice == CollectivesChoice::nccl) {
-    refuse("train.collectives = \"nccl\": " + obstacle.reason + "; set \"auto\"");
+    refuse_collectives("train.collectives = \"nccl\": " + obstacle.reason + "; set \"auto\"");
   }
   if (!obstacle.shared_device) {
-    refuse("each rank has a device of its own, but NCCL cannot be used: " + obstacle.reason +
-           "; mend that, or set train.collectives = \"mpi\" (through host memory, far slower)");
+    refuse_collectives(
+        "each rank has a device of its own, but NCCL cannot be used: " + obstacle.reason +
+        "; mend that, or set train.collectives = \"mpi\" (through host memory, far slower)");
   }
   return obstacle.reason;
 }

@@ -15,10 +15,6 @@ std::span<T> span_of(const TensorView& view) {
   return view.span<T>();
 }
 
-std::span<std::uint8_t> bytes_of(const TensorView& view) {
-  return {static_cast<std::uint8_t*>(view.raw()), view.bytes()};
-}
-
 /// Calls `sum` with the element type of `view`.
 template <class Sum>
 void of_type(const TensorView& view, const Sum& sum) {
@@ -117,7 +113,7 @@ void DeviceStaging::all_gather(const Communicator& comm, const ConstTensorView& 
                                const TensorView& output) {
   in_pieces(comm.size(), input.elements(), input.dtype(), {input, comm.rank(), 1},
             {output, 0, comm.size()}, [&](const TensorView& piece) {
-              const std::span<std::uint8_t> all = bytes_of(piece);
+              const std::span<std::uint8_t> all = tensor_bytes(piece);
               const std::size_t size = all.size() / static_cast<std::size_t>(comm.size());
               jforge::all_gather<std::uint8_t>(
                   comm, all.subspan(static_cast<std::size_t>(comm.rank()) * size, size), all);
@@ -128,7 +124,7 @@ void DeviceStaging::broadcast(const Communicator& comm, const TensorView& values
   const bool gives = comm.rank() == root;
   in_pieces(1, values.elements(), values.dtype(), {values, 0, gives ? 1 : 0},
             {values, 0, gives ? 0 : 1}, [&](const TensorView& piece) {
-              jforge::broadcast<std::uint8_t>(comm, bytes_of(piece), root);
+              jforge::broadcast<std::uint8_t>(comm, tensor_bytes(piece), root);
             });
 }
 

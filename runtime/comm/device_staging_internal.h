@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "runtime/comm/mpi_session.h"
 #include "runtime/device/queue.h"
@@ -13,6 +14,13 @@
 #include "runtime/tensor/tensor_view.h"
 
 namespace jforge::detail {
+
+[[nodiscard]] inline std::span<std::uint8_t> tensor_bytes(const TensorView& view) {
+  return {static_cast<std::uint8_t*>(view.raw()), view.bytes()};
+}
+[[nodiscard]] inline std::span<const std::uint8_t> tensor_bytes(const ConstTensorView& view) {
+  return {static_cast<const std::uint8_t*>(view.raw()), view.bytes()};
+}
 
 /// Pipelines pieces of about kMessageBytes through two page-locked buffers. A piece holds the same
 /// part of every rank's block, so sums keep the order stated in collectives.h. Calls return when

@@ -80,13 +80,6 @@ void QueuedCall::wait(std::uint64_t /*place*/) const {
   }
 }
 
-std::span<const std::uint8_t> bytes_of(const ConstTensorView& view) {
-  return {static_cast<const std::uint8_t*>(view.raw()), view.bytes()};
-}
-std::span<std::uint8_t> bytes_of(const TensorView& view) {
-  return {static_cast<std::uint8_t*>(view.raw()), view.bytes()};
-}
-
 template <class T>
 void sum(const Communicator& comm, const QueuedCall& operation) {
   const std::span<T> output = operation.output.span<T>();
@@ -110,10 +103,11 @@ void execute(const Communicator& comm, const QueuedCall& operation) {
       }
       return;
     case Kind::all_gather:
-      all_gather<std::uint8_t>(comm, bytes_of(operation.input), bytes_of(operation.output));
+      all_gather<std::uint8_t>(comm, detail::tensor_bytes(operation.input),
+                               detail::tensor_bytes(operation.output));
       return;
     default:
-      broadcast<std::uint8_t>(comm, bytes_of(operation.output), operation.root);
+      broadcast<std::uint8_t>(comm, detail::tensor_bytes(operation.output), operation.root);
       return;
   }
 }

@@ -12,8 +12,6 @@ namespace jforge::detail {
 
 namespace {
 constexpr int kTag = 1;
-/// Splits copies, so that counts fit MPI's int.
-constexpr std::size_t kCopyPieceBytes = std::size_t{1} << 24;
 
 /// Waits without burning a core. A large payload moves only while polled, so its sleeps stay short.
 void wait_for_message(MPI_Request& request, std::size_t bytes) {

@@ -93,6 +93,8 @@ namespace detail {
 
 /// Approximate message size of a large tensor.
 constexpr std::size_t kMessageBytes = std::size_t{1} << 20;
+/// Splits copies, so that a rank shows progress and counts fit MPI's int.
+constexpr std::size_t kCopyPieceBytes = std::size_t{1} << 24;
 /// From this world size on, reductions and all-gathers use a ring.
 constexpr std::size_t kRingRanks = 16;
 

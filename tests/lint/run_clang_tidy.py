@@ -21,12 +21,13 @@ import tempfile
 # A fixed version, because checks differ; clang-tidy 14 cannot read GCC 12's C++20 headers.
 TOOL = "clang-tidy-16"
 # Headers take about as long as 10,000 lines of our own.
-GROUP_LINES = 16000
+GROUP_LINES = 22500
 # GCC's omp.h, because clang's package conflicts; one attribute has no argument in clang.
 OPENMP = ("-D__malloc__(x)=__malloc__", "-idirafter",
           subprocess.run(["c++", "-print-file-name=include"], capture_output=True, text=True, check=True).stdout.strip())
 # An unindented line that defines a name at namespace scope.
-DEFINITION = re.compile(r"^(?:\[\[\w+\]\] )?(?:(?:struct|class|enum class|enum|using|namespace) (\w+)|\w[\w:<>, *&]*[ *&](\w+)(?:\(|\[|\{| =|;|$))")
+DEFINITION = re.compile(r"^(?:\[\[\w+\]\] )?(?:(?:struct|class|enum class|enum|namespace) ([\w:]+)|using (?:\w+::)*(\w+)"
+                        r"|\w[\w:<>, *&]*[ *&](\w+)(?:\(|\[|\{| =|;|$))")
 # These may be repeated.
 ALIASES = ("using ", "namespace ")
 
@@ -91,12 +92,13 @@ def alike(sources):
 
 
 def definitions(path):
-    """Returns {name at namespace scope: line}."""
+    """Returns {name at namespace scope: line}; of a function its types, too, because overloads are no clash."""
     names = {}
     for line in path.read_text(encoding="utf-8").splitlines():
-        if match := DEFINITION.match(line):
-            names[match[1] or match[2]] = line
-    names.pop("jforge", None)
+        match = DEFINITION.match(line)
+        if match and not (line.startswith("namespace ") and line.endswith("{")):
+            types = re.sub(r"\w+(?=[,)])", "", line[match.end():].replace("std::string_view", "const std::string&"))
+            names[match[match.lastindex] + (types if match[0].endswith("(") else "")] = line
     return names
 
 

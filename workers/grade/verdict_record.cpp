@@ -13,7 +13,7 @@ namespace jforge {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 bool is_status(std::string_view text) {
   return text == to_string(VerdictStatus::pass) || text == to_string(VerdictStatus::fail) ||
@@ -23,15 +23,16 @@ bool is_status(std::string_view text) {
 }  // namespace
 
 std::string to_line(const VerdictRecord& record) {
-  Json json{{"index", record.index},
-            {"key", record.key},
-            {"verdict", record.verdict},
-            {"base_verdict", record.base_verdict ? Json(*record.base_verdict) : Json()},
-            {"reason", record.reason}};
+  OrderedJson json{
+      {"index", record.index},
+      {"key", record.key},
+      {"verdict", record.verdict},
+      {"base_verdict", record.base_verdict ? OrderedJson(*record.base_verdict) : OrderedJson()},
+      {"reason", record.reason}};
   for (const auto& [rule, right] : record.rules) {
     json["rules"][rule] = right;
   }
-  return seal_json(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+  return seal_json(json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
 }
 
 VerdictRecord parse_verdict_record(std::string_view line, const std::string& origin) {
@@ -42,7 +43,7 @@ VerdictRecord parse_verdict_record(std::string_view line, const std::string& ori
     throw refusal("its checksum is missing or does not match");
   }
   try {
-    const Json json = try_bounded_json<Json>(line);
+    const OrderedJson json = try_bounded_json<OrderedJson>(line);
     if (json.is_discarded()) {
       throw refusal("not valid JSON");
     }
@@ -55,7 +56,7 @@ VerdictRecord parse_verdict_record(std::string_view line, const std::string& ori
     }
     record.reason = json.at("reason").get<std::string>();
     if (const auto rules = json.find("rules"); rules != json.end()) {
-      for (const auto& [rule, right] : rules->get_ref<const Json::object_t&>()) {
+      for (const auto& [rule, right] : rules->get_ref<const OrderedJson::object_t&>()) {
         record.rules.emplace_back(rule, right.get<bool>());
       }
     }

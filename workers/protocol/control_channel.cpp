@@ -20,7 +20,6 @@ using namespace std::chrono_literals;
 constexpr auto kPollInterval = 2ms;
 constexpr auto kHeartbeatInterval = 1s;
 constexpr double kDrainLimitSeconds = 2;
-constexpr int kControlTag = 1;
 
 class MpiLink final : public CoordinatorLink {
  public:

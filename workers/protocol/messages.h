@@ -14,6 +14,9 @@
 
 namespace jforge {
 
+/// MPI tag of all of them.
+inline constexpr int kControlTag = 1;
+
 /// Prompts assigned to one rank for one attempt.
 struct Lease {
   LeaseId id = 0;

@@ -6,7 +6,7 @@
 namespace jforge {
 namespace {
 
-constexpr int kMaxDepth = 512;
+constexpr int kMaxTreeDepth = 512;
 
 bool is_surrogate(char32_t unit) { return unit >= 0xD800 && unit <= 0xDFFF; }
 
@@ -49,7 +49,7 @@ class Parser {
 
   bool value(JsonNode& node, int depth) {
     skip_space();
-    if (at_ == text_.size() || depth > kMaxDepth) {
+    if (at_ == text_.size() || depth > kMaxTreeDepth) {
       return false;
     }
     const std::size_t begin = at_;

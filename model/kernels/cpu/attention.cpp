@@ -15,8 +15,6 @@ namespace jforge {
 
 namespace {
 
-/// Rows × query heads of a group computed together.
-constexpr std::int64_t kBlockQueries = 64;
 /// Rows whose common keys are accumulated together.
 constexpr std::int64_t kCausalRows = 8;
 

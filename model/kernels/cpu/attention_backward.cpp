@@ -15,8 +15,6 @@ namespace jforge {
 
 namespace {
 
-constexpr std::int64_t kBlockQueries = 64;
-
 struct BackwardTensors {
   ConstTensorView output_gradient;
   ConstTensorView q;

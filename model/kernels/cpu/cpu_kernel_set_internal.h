@@ -166,6 +166,9 @@ inline void round_floats(const VectorKernels& vector, const float* values, const
   }
 }
 
+/// Rows × query heads of a group computed together.
+inline constexpr std::int64_t kBlockQueries = 64;
+
 struct AttentionShape {
   std::int64_t heads = 0;
   std::int64_t key_heads = 0;

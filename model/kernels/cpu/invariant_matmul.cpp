@@ -16,14 +16,15 @@ namespace jforge {
 namespace {
 
 /// Steps of K between (exact) stores of partial sums: two groups of panels fit the L2 cache.
-constexpr std::int64_t kDepthBlock = 1024;
+constexpr std::int64_t kFloatDepthBlock = 1024;
 /// So few rows pass over the panels together and need no blocks.
 constexpr std::int64_t kRowsAtOnce = 8;
 /// A block of AMX.
 constexpr std::int64_t kGroupRowsAtOnce = 32;
 /// bfloat16 has half the bytes.
 constexpr std::int64_t kPairDepthBlock = 2048;
-static_assert(kDepthBlock % 2 == 0 && kPairDepthBlock % 2 == 0, "a pair of bfloat16 is not cut");
+static_assert(kFloatDepthBlock % 2 == 0 && kPairDepthBlock % 2 == 0,
+              "a pair of bfloat16 is not cut");
 constexpr std::int64_t kArgmaxRows = 96;
 
 /// Marks in best_indices_: no column seen; NaN seen.
@@ -127,7 +128,7 @@ void product_range(const VectorKernels& vector, BFloat16Sums sums, const Product
   const bool rounded = a.type == DType::bfloat16;
   const bool groups = rounded && sums == BFloat16Sums::groups;
   const bool at_once = rows <= (groups ? kGroupRowsAtOnce : kRowsAtOnce);
-  const std::int64_t depth_block = at_once ? k : rounded ? kPairDepthBlock : kDepthBlock;
+  const std::int64_t depth_block = at_once ? k : rounded ? kPairDepthBlock : kFloatDepthBlock;
   for (std::int64_t begin = 0; begin < k; begin += depth_block) {
     const std::int64_t depth = std::min(depth_block, k - begin);
     const bool last = begin + depth == k;

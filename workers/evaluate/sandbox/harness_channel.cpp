@@ -14,7 +14,7 @@ namespace jforge {
 namespace {
 
 constexpr std::size_t kHeaderBytes = 5;
-constexpr std::size_t kChunkBytes = 1 << 20;
+constexpr std::size_t kTransferBytes = 1 << 20;
 constexpr std::int64_t kPollMilliseconds = 200;
 
 }  // namespace
@@ -51,7 +51,7 @@ ChannelOutcome HarnessChannel::send_bytes(std::string_view bytes, Clock::time_po
       char unasked = 0;
       return read(reply_, &unasked, 1) > 0 ? ChannelOutcome::broken : ChannelOutcome::closed;
     }
-    const ssize_t written = write(command_, bytes.data(), std::min(bytes.size(), kChunkBytes));
+    const ssize_t written = write(command_, bytes.data(), std::min(bytes.size(), kTransferBytes));
     if (written > 0) {
       bytes.remove_prefix(static_cast<std::size_t>(written));
     } else if (errno != EAGAIN && errno != EINTR) {
@@ -110,7 +110,7 @@ ChannelOutcome HarnessChannel::receive(HarnessFrame& frame, Clock::time_point de
   // Grows as bytes arrive, because the length cannot be trusted.
   while (frame.payload.size() < size) {
     const std::size_t begin = frame.payload.size();
-    frame.payload.resize(begin + std::min(size - begin, kChunkBytes));
+    frame.payload.resize(begin + std::min(size - begin, kTransferBytes));
     if (const ChannelOutcome outcome =
             receive_bytes(frame.payload.data() + begin, frame.payload.size() - begin, deadline);
         outcome != ChannelOutcome::ok) {

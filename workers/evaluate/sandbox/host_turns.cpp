@@ -17,7 +17,7 @@ constexpr auto kPoll = std::chrono::milliseconds(2);
 /// Byte of the process next in line; turns are the bytes before it.
 constexpr off_t kGate = off_t{1} << 20;
 
-[[noreturn]] void refuse(const std::string& what) {
+[[noreturn]] void refuse_turn(const std::string& what) {
   throw EnvironmentError(fmt::format(
       "turns to run programs: {}: {}; TMPDIR must name a writable folder of this machine", what,
       std::strerror(errno)));
@@ -36,7 +36,7 @@ bool lock(const OwnedDescriptor& file, short type, off_t begin, off_t count) {
       return false;
     }
     if (errno != EINTR) {
-      refuse("lock");
+      refuse_turn("lock");
     }
   }
   return true;
@@ -58,7 +58,7 @@ HostTurns::HostTurns(const std::filesystem::path& path, int slots)
     : file_(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)), slots_(slots) {
   expect(slots >= 1 && slots < kGate, "turns for at least one program");
   if (file_.get() < 0) {
-    refuse(path.string());
+    refuse_turn(path.string());
   }
   name_ = fmt::format("/proc/self/fd/{}", file_.get());
 }
@@ -66,7 +66,7 @@ HostTurns::HostTurns(const std::filesystem::path& path, int slots)
 std::optional<HostTurn> HostTurns::wait(bool alone, const std::function<bool()>& give_up) const {
   HostTurn turn(OwnedDescriptor(open(name_.c_str(), O_RDWR | O_CLOEXEC)));
   if (turn.file_.get() < 0) {
-    refuse(name_);
+    refuse_turn(name_);
   }
   const auto until = [&](const auto& done) {
     while (!done()) {

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 namespace jforge {
 namespace {
 
-constexpr int kVersion = 1;
+constexpr int kRecordVersion = 1;
 
 struct KeptRun {
   std::vector<std::string> values;
@@ -34,9 +34,10 @@ struct KeptRun {
 std::string hash_of(const CodeRunRequest& request, const std::string& environment) {
   // JSON: different requests cannot produce the same text.
   const std::string text =
-      nlohmann::json({kVersion, environment, request.candidate, request.check, request.entry_point,
-                      request.calls, request.check_seconds, request.call_seconds,
-                      request.total_seconds, request.memory_bytes, request.hash_seed})
+      nlohmann::json({kRecordVersion, environment, request.candidate, request.check,
+                      request.entry_point, request.calls, request.check_seconds,
+                      request.call_seconds, request.total_seconds, request.memory_bytes,
+                      request.hash_seed})
           .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   return hash_hex(hash64(text)) + hash_hex(hash64(text, 1));
 }
@@ -51,7 +52,7 @@ std::optional<KeptRun> read_run(const fs::path& file, const std::string& hash, s
     const nlohmann::json json = parse_bounded_json(verify_sealed(file), file.string());
     KeptRun run{.values = json.at("values").get<std::vector<std::string>>(),
                 .call_seconds = json.at("call_seconds").get<std::vector<double>>()};
-    if (json.at("version") == kVersion && json.at("request") == hash &&
+    if (json.at("version") == kRecordVersion && json.at("request") == hash &&
         run.values.size() == calls && run.call_seconds.size() == calls) {
       return run;
     }
@@ -66,7 +67,7 @@ std::optional<KeptRun> read_run(const fs::path& file, const std::string& hash, s
 
 void keep_run(const fs::path& file, const std::string& hash, const KeptRun& run) {
   try {
-    const nlohmann::ordered_json json = {{"version", kVersion},
+    const nlohmann::ordered_json json = {{"version", kRecordVersion},
                                          {"request", hash},
                                          {"call_seconds", run.call_seconds},
                                          {"values", run.values}};

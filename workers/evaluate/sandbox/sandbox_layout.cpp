@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kPlaces[] = {
+constexpr const char* kHostPlaces[] = {
     "/usr/bin",
     "/usr/lib",
     "/usr/lib32",
@@ -46,7 +46,7 @@ void add_place(NamespacePlan& plan, const std::string& place) {
 
 NamespacePlan make_namespace_plan(std::int64_t work_bytes) {
   NamespacePlan plan;
-  for (const char* place : kPlaces) {
+  for (const char* place : kHostPlaces) {
     add_place(plan, place);
   }
   std::set<std::string> directories{kWorkDirectory};

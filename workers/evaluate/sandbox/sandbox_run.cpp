@@ -14,7 +14,7 @@
 namespace jforge {
 namespace {
 
-using Clock = HarnessChannel::Clock;
+using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kSecretBytes = 16;
 constexpr std::size_t kReasonBytes = 400;
