@@ -36,7 +36,7 @@ if [ $all = yes ]; then
   # Less for a small change, so a folder that is there keeps its setting.
   [ -e "$build/CMakeCache.txt" ] || options+=(-DJFORGE_UNITY=ON)
 fi
-cuda_build='' mpich='' mpich_build='' fuzz_build='' folder=''
+cuda_build='' cuda12='' mpich='' mpich_build='' fuzz_build='' folder=''
 clean_up() {
   local session
   for session in $fuzz_build $mpich_build $cuda_build; do kill -- "-$session" 2>/dev/null || true; done
@@ -65,9 +65,12 @@ elif command -v nvcc >/dev/null || [ -x "${CUDACXX:-/usr/local/cuda/bin/nvcc}" ]
   build_beside "$cuda" '' jforge gpu_tests
   cuda_build=$!
   export JFORGE_CUDA12=${JFORGE_CUDA12:-$root/build/cuda12}  # NVIDIA's packages (600 MB), for test cuda12.
-  [ -e "$JFORGE_CUDA12" ] || python3 -m pip install -q --retries 1 --no-deps --target "$JFORGE_CUDA12" \
-    'nvidia-cuda-runtime-cu12==12.4.*' 'nvidia-cublas-cu12==12.4.*' 'nvidia-cuda-nvcc-cu12==12.9.*' ||
-    echo "No pip or PyPI: test cuda12 is left out"
+  if [ ! -e "$JFORGE_CUDA12" ]; then
+    python3 -m pip install -q --retries 1 --no-deps --target "$JFORGE_CUDA12" 'nvidia-cuda-runtime-cu12==12.4.*' \
+      'nvidia-cublas-cu12==12.4.*' 'nvidia-cuda-nvcc-cu12==12.9.*' ||
+      echo "No pip or PyPI: test cuda12 is left out"
+  fi &
+  cuda12=$!
 else
   echo "No nvcc: the CUDA build is left out"
 fi
@@ -133,6 +136,7 @@ tests_of() {
   ctest --test-dir "$folder" --output-on-failure -j $((2 * jobs)) --no-tests=error "$@"
   took "its tests"
 }
+[ -z "$cuda12" ] || wait "$cuda12"
 [ -z "$cuda" ] || tests_of "$cuda" "$cuda_build" -L cuda_build
 [ -z "$mpich" ] || PATH=$root/$mpich/bin:$PATH tests_of "$mpich" "$mpich_build" \
   -R "^($(IFS='|' && echo "${mpich_tests[*]}"))\.|^end_to_end\.(run_pipeline|rank_count|kill_and_resume|failing_rank)$"
