@@ -14,9 +14,10 @@ from harness import BINARY, SOURCE, EndToEndTest
 class Quickstart(EndToEndTest):
     def test_becomes_a_parallel_decoder_and_stays_accurate(self):
         run = self.root / "quickstart"
-        self.jforge("run", "launch/configs/quickstart.toml", "--set", f"run.directory={run}", "--set", "prompts.limit=400",
-                    "--set", "rounds.1.steps=120", "--set", "train.learning_rate=2e-3", "--set", "train.ar_weight=20.0",
-                    "--set", "evaluate.limit=60", "--set", "evaluate.speed_problems=8", ranks=2, timeout=3000, cwd=SOURCE)
+        self.jforge("run", "launch/configs/quickstart.toml", "--set", f"run.directory={run}", "--set", "prompts.limit=320",
+                    "--set", "rounds.1.steps=70", "--set", "train.learning_rate=2e-3", "--set", "train.ar_weight=20.0",
+                    "--set", "evaluate.limit=60", "--set", "evaluate.speed_problems=8", "--set",
+                    "evaluate.speed_repeats=2", ranks=2, timeout=3000, cwd=SOURCE)
         models = json.loads((run / "evaluation" / "summary.json").read_text(encoding="utf-8"))["models"]
         base, final = (models[name]["ledger"] for name in ("base", "final"))
         for model in (base, final):
@@ -34,8 +35,8 @@ class Quickstart(EndToEndTest):
                     self.root / "sixteen", "--block-size", 16, "--set", "evaluate.speed_problems=0", "--set", "evaluate.limit=60",
                     ranks=2, cwd=SOURCE)
         sixteen = json.loads((self.root / "sixteen" / "evaluation" / "summary.json").read_text(encoding="utf-8"))
-        # 400 steps on 2,000 prompts have 2.36 (docs/results.md).
-        self.assertGreaterEqual(sixteen["models"]["final"]["ledger"]["jacobi"]["tpf"], 1.35)
+        # It is 1.39 here; 400 steps on 2,000 prompts have 2.36 (docs/results.md).
+        self.assertGreaterEqual(sixteen["models"]["final"]["ledger"]["jacobi"]["tpf"], 1.25)
         self.assertLessEqual(abs(final["jacobi"]["accuracy"] - base["jacobi"]["accuracy"]), 0.1)
 
         self.jforge("sweep", "launch/configs/sweep_quickstart.toml", "--model", run / "model", "--out", run,
