@@ -17,10 +17,10 @@
 
 #include "checkpoints/custom_generate_internal.h"
 #include "checkpoints/directory_checksums.h"
+#include "checkpoints/drafter_files.h"
 #include "checkpoints/hf_files_internal.h"
 #include "checkpoints/hf_model.h"
 #include "checkpoints/jacobi_decoding.h"
-#include "checkpoints/peft_adapter.h"
 #include "checkpoints/safetensors.h"
 #include "data/tokenizer/unicode.h"
 #include "model/transformer/layer_plan.h"

@@ -48,7 +48,7 @@ class HfTensors {
   std::unique_ptr<State> state_;
 };
 
-class PeftAdapter;
+class DrafterFiles;
 
 /// A model directory whose weights are read on demand.
 struct HfModel {
@@ -60,7 +60,7 @@ struct HfModel {
   TransformerConfig config;
   ParameterTable table;
   HfTensors tensors;
-  std::unique_ptr<PeftAdapter> drafter;  ///< find_drafter(): null if it has none.
+  std::unique_ptr<DrafterFiles> drafter;  ///< find_drafter(): null if it has none.
 };
 /// Collective. Every rank maps the files and compares its share of them with their checksums.
 [[nodiscard]] std::unique_ptr<HfModel> open_hf_model(const Communicator& comm,

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "checkpoints/directory_checksums.h"
+#include "checkpoints/drafter_files.h"
 #include "checkpoints/hf_files_internal.h"
 #include "checkpoints/hf_model.h"
-#include "checkpoints/peft_adapter.h"
 #include "checkpoints/safetensors.h"
 #include "runtime/comm/collectives.h"
 #include "runtime/comm/failure_agreement.h"

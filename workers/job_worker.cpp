@@ -51,7 +51,7 @@ JobWorker::JobWorker(const JobConfig& config, WorkerServices services, Identity 
       accepted_(std::move(accepted)),
       layout_(config.run.directory),
       weights_(services_, config.model.source, identity_.at(kModelHash), layout_.checkpoints(),
-               config.train.adapter_shape(), config.run.seed),
+               config.train.drafter_shape(), config.run.seed),
       import_(config, services_, layout_),
       generation_(config, services_, layout_, identity_, weights_),
       export_(config, services_, layout_, weights_) {}

@@ -60,13 +60,13 @@ void with_gathered_weights(const Communicator& comm, const Communicator& within,
 }
 
 ModelShard::ModelShard(TransformerConfig config, const Communicator& comm, MemoryAccount& account,
-                       const RankGrid* grid, const AdapterShape* adapter)
+                       const RankGrid* grid, const std::optional<DrafterShape>& drafter)
     : config_(std::move(config)),
       comm_(comm),
       within_(grid == nullptr ? comm : grid->within),
       account_(account),
-      table_(adapter == nullptr ? ParameterTable(config_, within_.size())
-                                : ParameterTable(config_, *adapter, within_.size())) {}
+      table_(drafter ? ParameterTable(config_, *drafter, within_.size())
+                     : ParameterTable(config_, within_.size())) {}
 
 void ModelShard::allocate() {
   weights_ = Buffer();  // Both would not fit.
@@ -107,7 +107,9 @@ void ModelShard::initialise(std::uint64_t seed) {
   const Buffer whole(storage_bytes(table_.flat_size(), DType::float32), account_,
                      MemoryUse::staging);
   const TensorView flat = whole.floats({table_.flat_size()});
-  initialise_weights(table_, flat, seed, config_.num_layers);
+  const bool of_head = table_.kind() == ParameterTable::Kind::head;
+  initialise_weights(table_, flat, seed,
+                     of_head ? std::ssize(table_.groups()) - 2 : config_.num_layers);
   for (const ShardGroup& group : shard_groups(table_, within_.rank())) {
     copy_tensor(flat.rows(group.flat_begin, group.flat_begin + group.size), block(group));
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "checkpoints/checkpoint_reader.h"
@@ -34,9 +35,9 @@ void with_gathered_weights(const Communicator& comm, const Communicator& within,
 class ModelShard {
  public:
   /// Holds no weights until one of the loads, initialise() or take(). `grid`: null if all ranks of
-  /// `comm` share one copy. With `adapter`, the weights are those of an adapter for the model.
+  /// `comm` share one copy. With `drafter`, the weights are those of a drafter for the model.
   ModelShard(TransformerConfig config, const Communicator& comm, MemoryAccount& account,
-             const RankGrid* grid = nullptr, const AdapterShape* adapter = nullptr);
+             const RankGrid* grid = nullptr, const std::optional<DrafterShape>& drafter = {});
 
   /// Collective. Every rank reads its own part, and compares its share of the files with their
   /// checksums. If one fails, all throw DataError.

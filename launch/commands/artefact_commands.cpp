@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "checkpoints/checkpoint_reader.h"
+#include "checkpoints/drafter_files.h"
 #include "checkpoints/hf_model.h"
-#include "checkpoints/peft_adapter.h"
 #include "coordinator/run_journal.h"
 #include "data/prompts/prompt_store.h"
 #include "data/trajectories/trajectory_store.h"
@@ -94,6 +94,22 @@ void inspect_checkpoint(const fs::path& path) {
   }
 }
 
+std::string describe(const DrafterShape& drafter) {
+  if (const auto* const head = std::get_if<HeadShape>(&drafter)) {
+    return fmt::format("{} layers that read layers {} of the model, mask token {}", head->layers,
+                       fmt::join(head->features, " "), head->mask_token);
+  }
+  const auto& adapter = std::get<AdapterShape>(drafter);
+  std::vector<std::string> targets;
+  for (const auto& [weight, name] : kProjections) {
+    if (std::ranges::count(adapter.targets, weight) > 0) {
+      targets.emplace_back(name);
+    }
+  }
+  return fmt::format("rank {}, alpha {}, targets {}", adapter.rank, adapter.alpha,
+                     fmt::join(targets, " "));
+}
+
 void inspect_model(const fs::path& path) {
   const TransformerConfig config = read_hf_config(path);
   const ParameterTable table(config, 1);
@@ -106,16 +122,8 @@ void inspect_model(const fs::path& path) {
   fmt::print("  end of sequence {}, positions {}, rope theta {}\n", fmt::join(config.eos_ids, " "),
              config.max_position_embeddings, config.rope.theta);
   if (const auto drafter = find_drafter(path, config)) {
-    const AdapterShape& shape = drafter->source().shape;
-    std::vector<std::string> targets;
-    for (const auto& [weight, name] : kProjections) {
-      if (std::ranges::count(shape.targets, weight) > 0) {
-        targets.emplace_back(name);
-      }
-    }
-    fmt::print("  drafter: {} parameters, rank {}, alpha {}, targets {}\n",
-               drafter->table().parameter_count(), shape.rank, shape.alpha,
-               fmt::join(targets, " "));
+    fmt::print("  drafter: {} parameters, {}\n", drafter->table().parameter_count(),
+               describe(drafter->source().shape));
   }
 }
 
@@ -175,8 +183,26 @@ TemplateArguments trained_arguments(const CheckpointState& state) {
   return arguments;
 }
 
-/// Returns the shape of the checkpoint's adapter; nothing if it holds a model.
-std::optional<AdapterShape> trained_adapter(const CheckpointManifest& manifest) {
+/// Returns the shape of the checkpoint's head.
+HeadShape trained_head(const CheckpointManifest& manifest, const TransformerConfig& model) {
+  std::vector<std::string> settings;
+  for (const char* key :
+       {"train.drafter_layers", "train.drafter_features", "train.drafter_mask_token"}) {
+    const auto found = manifest.state.identity.find(key);
+    if (found != manifest.state.identity.end()) {
+      settings.push_back(fmt::format("{}={}", key, found->second));
+    }
+  }
+  return completed(read_job_config("[[rounds]]", "the checkpoint", settings).train.head, model);
+}
+
+/// Returns the shape of the checkpoint's drafter; nothing if it holds a model.
+std::optional<DrafterShape> trained_drafter(const CheckpointManifest& manifest,
+                                            const TransformerConfig& model) {
+  if (std::ranges::any_of(manifest.tensors,
+                          [](const auto& one) { return one.name == kContextNorm; })) {
+    return trained_head(manifest, model);
+  }
   AdapterShape shape;
   shape.targets.clear();
   for (const auto& [weight, name] : kProjections) {
@@ -292,10 +318,10 @@ ExitCode export_command(const ExportOptions& options) {
   }
   MemoryAccount account("export");
   const TransformerConfig config = read_hf_config(source);
-  const std::optional<AdapterShape> adapter = trained_adapter(checkpoint.manifest);
+  const std::optional<DrafterShape> drafter = trained_drafter(checkpoint.manifest, config);
   const ParameterTable table =
-      adapter ? ParameterTable(config, *adapter, 1) : ParameterTable(config, 1);
-  if (adapter || options.interpolate < 1) {
+      drafter ? ParameterTable(config, *drafter, 1) : ParameterTable(config, 1);
+  if (drafter || options.interpolate < 1) {
     const Identity& trained_from = checkpoint.manifest.state.identity;
     const auto hash = trained_from.find("model.hash");
     if (hash != trained_from.end() && hash->second != hf_model_hash(source)) {
@@ -309,13 +335,14 @@ ExitCode export_command(const ExportOptions& options) {
       .stored = options.dtype == "bfloat16" ? DType::bfloat16 : DType::float32,
       .jacobi_block_size = trained_block_size(checkpoint.manifest.state),
       .template_arguments = trained_arguments(checkpoint.manifest.state)};
-  if (adapter) {
+  if (drafter) {
     if (options.interpolate < 1) {
       throw ConfigError(options.checkpoint.string() +
                         " holds a drafter, whose model stays as it is: --interpolate has no use");
     }
     export_with_drafter(source, options.out, written, [&](const fs::path& folder) {
-      write_peft_adapter(folder, *adapter, table, std::ref(tensors));
+      write_drafter(folder, source, *drafter, written.jacobi_block_size.value_or(1), table,
+                    std::ref(tensors));
     });
     fmt::print("{}: the model of {} with a drafter of {} parameters\n", options.out.string(),
                source.string(), table.parameter_count());

@@ -83,6 +83,7 @@ void expect_end_possible(const Communicator& comm, const JobConfig& config, bool
     for (const RoundSettings& round : config.rounds) {
       static_cast<void>(config.required_positions(round, /*longest_prompt=*/1, model));
     }
+    static_cast<void>(config.train.table(model, 1));  // A model may not have the head.
     expect_exportable(config.model.source, layout.model());
     expect_replaceable_model(layout);
     for (const std::filesystem::path& path : {layout.model(), layout.checkpoints()}) {

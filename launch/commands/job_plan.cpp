@@ -185,7 +185,17 @@ MemoryPlan plan_training(const TransformerConfig& model, const ParameterTable& t
   plan.micro_batches = rows.micro_batches;
   TrainingTransformer::Options options = train.transformer_options();
   options.compute = sharding.compute;
-  plan.activations = static_cast<double>(TrainingTransformer::bytes(model, rows.packed, options));
+  if (train.drafter == Drafter::head) {
+    options.head = completed(train.head, model);
+    const TrainingTransformer::Options reading{
+        .compute = sharding.compute, .forward_only = true, .features = options.head->features};
+    // Half of the rows are clean.
+    plan.activations = static_cast<double>(
+        TrainingTransformer::bytes(head_config(model, *options.head), rows.packed, options) +
+        TrainingTransformer::bytes(model, (rows.packed + 1) / 2, reading));
+  } else {
+    plan.activations = static_cast<double>(TrainingTransformer::bytes(model, rows.packed, options));
+  }
   if (train.drafter != Drafter::none) {
     const ParameterTable base(model, table.shard_count());
     plan.frozen = static_cast<double>(storage_bytes(base.flat_size(), sharding.compute));
@@ -551,7 +561,9 @@ std::string describe_plan(const JobConfig& config, PlannedRanks planned, Device 
   std::string text = fmt::format(
       "model: {} parameters, {} layers, vocabulary {}{}\nranks: {}\n",
       ParameterTable(model, 1).parameter_count(), model.num_layers, model.vocabulary_size,
-      table.of_adapter() ? fmt::format("; drafter: {} parameters", table.parameter_count()) : "",
+      table.kind() == ParameterTable::Kind::model
+          ? ""
+          : fmt::format("; drafter: {} parameters", table.parameter_count()),
       ranks);
   const KnownPrompts known = known_prompts(config);
   const bool source_is_bfloat16 = hf_matrices_are_bfloat16(config.model.source);

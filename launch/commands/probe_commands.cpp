@@ -5,7 +5,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "checkpoints/peft_adapter.h"
+#include "checkpoints/drafter_files.h"
 #include "checkpoints/safetensors.h"
 #include "data/tokenizer/byte_pair_tokenizer.h"
 #include "data/tokenizer/chat_template.h"

@@ -8,8 +8,8 @@
 #include <iterator>
 #include <sstream>
 
+#include "checkpoints/drafter_files.h"
 #include "checkpoints/jacobi_decoding.h"
-#include "checkpoints/peft_adapter.h"
 #include "checkpoints/tokenizer_fit.h"
 #include "data/tokenizer/byte_pair_tokenizer.h"
 #include "data/tokenizer/chat_template.h"

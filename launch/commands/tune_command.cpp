@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "checkpoints/drafter_files.h"
 #include "checkpoints/jacobi_decoding.h"
-#include "checkpoints/peft_adapter.h"
 #include "data/prompts/prompt_import.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/evaluation_session.h"

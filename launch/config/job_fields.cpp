@@ -83,7 +83,8 @@ constexpr EnumName<Recipe> kRecipes[] = {{Recipe::none, "none"},
                                          {Recipe::jacobi_forcing, "jacobi-forcing"},
                                          {Recipe::authors, "authors"},
                                          {Recipe::clean_context, "clean-context"}};
-constexpr EnumName<Drafter> kDrafters[] = {{Drafter::none, "none"}, {Drafter::adapter, "adapter"}};
+constexpr EnumName<Drafter> kDrafters[] = {
+    {Drafter::none, "none"}, {Drafter::adapter, "adapter"}, {Drafter::head, "head"}};
 constexpr EnumName<Compat> kCompat[] = {
     {Compat::none, "none"}, {Compat::repo, "repo"}, {Compat::paper, "paper"}};
 
@@ -497,6 +498,21 @@ std::optional<std::string> read_projections(const toml::node& node,
   return std::nullopt;
 }
 
+std::optional<std::string> read_layers(const toml::node& node, std::vector<std::int32_t>& layers) {
+  const char* const expected = "an array of whole numbers";
+  if (!node.is_array()) {
+    return expected;
+  }
+  std::vector<std::int32_t> found;
+  for (const toml::node& value : *node.as_array()) {
+    if (read_value(value, found.emplace_back())) {
+      return expected;
+    }
+  }
+  layers = std::move(found);
+  return std::nullopt;
+}
+
 std::string write_projections(const std::vector<LayerWeight>& targets) {
   std::vector<std::string> names;
   for (const auto& [weight, name] : kProjections) {
@@ -513,8 +529,10 @@ void add_drafter(FieldList& fields, TrainConfig& train) {
       "drafter", train.drafter, kIdentity, kDrafters,
       "`\"adapter\"`: the model stays as it is, byte for byte, and low-rank additions to its "
       "projections (LoRA, on drafting rows only) are trained to propose what it would say, which "
-      "decoding with `method` draft verifies: the text is the model's own. Means `recipe` "
-      "clean-context and `ar_weight` 0 unless they are given; rounds must have `mask` clean");
+      "decoding with `method` draft verifies: the text is the model's own. `\"head\"`: instead, "
+      "decoder layers that read the model's hidden states and propose a whole block at once "
+      "(DFlash's form, causal). Means `recipe` clean-context and `ar_weight` 0 unless they are "
+      "given; rounds must have `mask` clean");
   fields.last().same_as_before({"none"});
   fields.add("drafter_rank", train.adapter.rank, kIdentity, "Rank of the additions");
   fields.last().same_results.push_back(std::to_string(AdapterShape{}.rank));
@@ -532,6 +550,21 @@ void add_drafter(FieldList& fields, TrainConfig& train) {
              "Share of samples whose noise the drafter has just proposed itself, as in decoding; "
              "each costs a forward");
   fields.last().same_as_before(TrainConfig{}.own_proposals);
+  fields.add("drafter_layers", train.head.layers, kIdentity, "Layers of a head");
+  fields.last().same_results.push_back(std::to_string(HeadShape{}.layers));
+  std::vector<std::int32_t>& features = train.head.features;
+  fields.add(
+      "drafter_features", kIdentity,
+      "Layers of the model, from 0, whose outputs a head reads. Empty: as many as it has layers, "
+      "evenly spread, as DFlash chooses them",
+      R"({"type": "array", "items": {"type": "integer", "minimum": 0}})",
+      [&features](const toml::node& node) { return read_layers(node, features); },
+      [&features] { return fmt::format("[{}]", fmt::join(features, ", ")); });
+  fields.last().same_results.emplace_back("[]");
+  fields.add(
+      "drafter_mask_token", train.head.mask_token, kIdentity,
+      "Token that stands in a head's blocks for what it proposes. -1: the vocabulary's last");
+  fields.last().same_results.push_back(std::to_string(HeadShape{}.mask_token));
 }
 
 std::vector<ConfigField> all_fields(JobConfig& config) {

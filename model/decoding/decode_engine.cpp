@@ -39,6 +39,9 @@ void DecodeEngine::admit(std::unique_ptr<SequenceDecoder> decoder) {
         decoder->id(), decoder->max_branch_rows(), model_.branch_rows()));
   }
   slot->decoder = std::move(decoder);
+  if (model_.proposes()) {
+    slot->decoder->use_proposals();
+  }
   slot->forwarded = 0;
   slot->begun = false;
   slot->prefilling = true;
@@ -75,6 +78,7 @@ void DecodeEngine::step() {
   assemble_rows();
   forward_rows();
   hand_back();
+  propose();
   note_progress();
 }
 
@@ -94,6 +98,7 @@ void DecodeEngine::clear() {
     }
     slots_[index].decoder.reset();
   }
+  requests_.clear();
   waiting_.clear();
   running_ = 0;
   sampling_ = 0;
@@ -137,7 +142,8 @@ void DecodeEngine::append_prompt(std::size_t slot_index, std::size_t limit) {
   expect(pending.size() == 1, "a prompt is one branch");
   const DraftBranch& prompt = pending.front();
   slot.rows = std::min(prompt.tokens.size() - slot.forwarded, limit);
-  slot.branches.assign(1, {.outputs = prompt.tokens.size() - prompt.first_output});
+  slot.branches.assign(
+      1, {.outputs = prompt.tokens.size() - prompt.first_output, .first_row = rows_.size()});
   append_rows(prompt, {.slot = static_cast<std::int32_t>(slot_index)}, slot.forwarded,
               slot.forwarded + slot.rows);
 }
@@ -269,9 +275,14 @@ void DecodeEngine::hand_back() {
 
 void DecodeEngine::advance(std::size_t slot_index) {
   Slot& slot = slots_[slot_index];
+  const auto row = [](std::size_t index) { return static_cast<std::int64_t>(index); };
+  const std::int64_t prompt_position = row(slot.forwarded);
+  const std::int64_t first_row = row(slot.branches.front().first_row);
+  const RowRange prompt_rows{first_row, first_row + row(slot.rows)};
   if (slot.prefilling) {
     slot.forwarded += slot.rows;
     if (slot.forwarded < slot.decoder->pending().front().tokens.size()) {
+      ask(slot_index, prompt_position, {prompt_rows, {}});
       return;
     }
   }
@@ -293,7 +304,7 @@ void DecodeEngine::advance(std::size_t slot_index) {
     statistics_.tokens += slot.decoder->kv_length() - known;
     statistics_.forwards += 1;
   }
-  slot.prefilling = false;
+  const bool prefilled = std::exchange(slot.prefilling, false);
   slot.predictions.clear();
   if (slot.decoder->finished()) {
     const auto finished = std::move(slot.decoder);
@@ -304,6 +315,17 @@ void DecodeEngine::advance(std::size_t slot_index) {
     return;
   }
   const PlacedBranch& chosen = slot.branches.at(commit.branch);
+  if (prefilled) {
+    ask(slot_index, prompt_position, {prompt_rows, {}});
+  } else {
+    // The sequence's own rows up to where an alternative forks, then the alternative's.
+    const std::int64_t end = slot.decoder->kv_length();
+    const std::int64_t fork = chosen.fork_row != 0 ? std::min(chosen.first_position, end) : end;
+    const std::int64_t branch_row = row(chosen.first_row);
+    ask(slot_index, known,
+        {RowRange{first_row, first_row + fork - known},
+         RowRange{branch_row, branch_row + end - fork}});
+  }
   for (std::int64_t i = 0; chosen.fork_row != 0 && i < commit.rows; ++i) {
     kept_.push_back({.slot = static_cast<std::int32_t>(slot_index),
                      .from = static_cast<std::int32_t>(chosen.fork_row + i),
@@ -315,6 +337,40 @@ void DecodeEngine::advance(std::size_t slot_index) {
       slot.text.push_back(rows_[chosen.first_row + static_cast<std::size_t>(i)].token);
     }
   }
+}
+
+/// Notes `rows` of the last predict() for a sequence that uses proposals.
+void DecodeEngine::ask(std::size_t slot_index, std::int64_t first_position,
+                       std::array<RowRange, 2> rows) {
+  const Slot& slot = slots_[slot_index];
+  const auto wanted = model_.proposes() ? slot.decoder->wanted_proposals() : std::nullopt;
+  if (wanted) {
+    requests_.push_back({.slot = static_cast<std::int32_t>(slot_index),
+                         .first_position = first_position,
+                         .rows = rows,
+                         .newest = wanted->newest,
+                         .count = wanted->count});
+  }
+}
+
+void DecodeEngine::propose() {
+  std::int64_t count = 0;
+  for (const ProposalRequest& request : requests_) {
+    count += request.count;
+  }
+  proposals_.resize(static_cast<std::size_t>(count));
+  if (!requests_.empty()) {
+    model_.propose(requests_, proposals_);
+  }
+  std::span<const TokenId> left = proposals_;
+  for (const ProposalRequest& request : requests_) {
+    const auto own = left.first(static_cast<std::size_t>(request.count));
+    left = left.subspan(own.size());
+    if (Slot& slot = slots_[static_cast<std::size_t>(request.slot)]; !slot.prefilling) {
+      slot.decoder->take_proposals(own);
+    }
+  }
+  requests_.clear();
 }
 
 std::vector<DecodeResult> decode_all(DecodeEngine& engine,

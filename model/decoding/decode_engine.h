@@ -9,6 +9,7 @@
 ///       while (std::optional<DecodeResult> result = engine.take_finished()) …
 ///     }
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -109,6 +110,8 @@ class DecodeEngine {
   [[nodiscard]] SampledRow choice_of(std::size_t row_index) const;
   void hand_back();
   void advance(std::size_t slot_index);
+  void ask(std::size_t slot_index, std::int64_t first_position, std::array<RowRange, 2> rows);
+  void propose();
 
   DecodeModel& model_;
   DecodeObserver* observer_ = nullptr;
@@ -124,6 +127,8 @@ class DecodeEngine {
   std::vector<TokenId> row_tokens_;  ///< Only if a sequence samples: of rows_.
   std::vector<BranchOutcome> outcomes_;
   std::vector<CacheCopy> kept_;
+  std::vector<ProposalRequest> requests_;  ///< By slot.
+  std::vector<TokenId> proposals_;
   std::size_t outputs_ = 0;
   std::size_t prefill_rows_ = 0;
 };

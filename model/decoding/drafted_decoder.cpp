@@ -47,14 +47,32 @@ class DraftedDecoder final : public DraftDecoder {
     } else {
       commit = verify(outcomes);
     }
-    if (!finished_) {
-      fill(draft_, draft_length(), stream_);
-      assemble();
+    if (!finished_ && !uses_proposals_) {
+      complete();
     }
     return commit;
   }
 
+  void use_proposals() override { uses_proposals_ = true; }
+  [[nodiscard]] std::optional<WantedProposals> wanted_proposals() const override {
+    if (!uses_proposals_) {
+      return std::nullopt;
+    }
+    return draft_.empty() ? WantedProposals{} : WantedProposals{draft_[0], wanted()};
+  }
+  void take_proposals(std::span<const TokenId> proposals) override {
+    draft_.insert(draft_.end(), proposals.begin(), proposals.end());
+    complete();
+  }
+
  private:
+  [[nodiscard]] std::int64_t wanted() const {
+    return static_cast<std::int64_t>(draft_length()) - 1;
+  }
+  void complete() {
+    fill(draft_, draft_length(), stream_);
+    assemble();
+  }
   [[nodiscard]] std::size_t draft_length() const {
     return std::min(static_cast<std::size_t>(options_.block_size), tokens_left());
   }
@@ -64,7 +82,7 @@ class DraftedDecoder final : public DraftDecoder {
     predictions_.assign(own.begin(), own.end());
     std::size_t accepted = count_accepted(draft_, own);
     Commit commit;
-    std::span<const TokenId> proposed;  // After draft_[1], draft_[2], …
+    std::span<const TokenId> proposed;  // An adapter's, after draft_[1], draft_[2], …
     if (branches_.back().drafts) {
       proposed = outcomes.back().predictions;
     }
@@ -79,7 +97,9 @@ class DraftedDecoder final : public DraftDecoder {
       draft_.insert(draft_.end(), looked_up_.begin(), looked_up_.end());
       predictions_.resize(fork_);
       predictions_.insert(predictions_.end(), of_lookup.begin(), of_lookup.end());
-      proposed = std::span(predictions_).subspan(1);
+      if (!uses_proposals_) {
+        proposed = std::span(predictions_).subspan(1);
+      }
     }
     ++result_.forwards;
     const std::int64_t known = kv_length_;
@@ -101,7 +121,7 @@ class DraftedDecoder final : public DraftDecoder {
     if (options_.match_length > 0) {
       look_up();
     }
-    if (draft_.size() > 1) {
+    if (draft_.size() > 1 && !uses_proposals_) {
       branches_.push_back({.first_position = kv_length_,
                            .tokens = draft_,
                            .first_output = 1,
@@ -132,6 +152,7 @@ class DraftedDecoder final : public DraftDecoder {
   std::vector<TokenId> predictions_;  ///< After each token of the draft that was accepted from.
   std::vector<TokenId> looked_up_;    ///< The draft up to fork_, then these, is the alternative.
   std::size_t fork_ = 0;
+  bool uses_proposals_ = false;  ///< A head's; else an adapter's rows propose.
   std::vector<DraftBranch> branches_;
 };
 

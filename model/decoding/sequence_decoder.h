@@ -65,7 +65,7 @@ struct DraftBranch {
   std::size_t first_output = 0;
   /// An alternative to the sequence's own rows: it sees theirs before first_position, then its own.
   bool alternative = false;
-  /// An alternative whose rows are the adapter's. It is never committed, and the last branch.
+  /// An alternative whose rows are an adapter's. It is never committed, and the last branch.
   bool drafts = false;
 };
 
@@ -100,6 +100,16 @@ class SequenceDecoder {
   [[nodiscard]] virtual std::int64_t max_positions() const = 0;
   /// Maximum number of rows of all alternatives.
   [[nodiscard]] virtual std::int64_t max_branch_rows() const { return 0; }
+  /// Called before the first pending() if the model proposes (DecodeModel::proposes()).
+  virtual void use_proposals() {}
+  /// A decoder that uses them: how many it wants after its newest token, before the next pending().
+  struct WantedProposals {
+    TokenId newest = 0;
+    std::int64_t count = 0;
+  };
+  [[nodiscard]] virtual std::optional<WantedProposals> wanted_proposals() const { return {}; }
+  /// Takes as many, after every advance() that neither ended the sequence nor cut the prompt.
+  virtual void take_proposals(std::span<const TokenId> /*proposals*/) {}
   [[nodiscard]] virtual PromptId id() const = 0;
   [[nodiscard]] virtual const SamplingOptions& sampling() const = 0;
 };

@@ -110,8 +110,10 @@ Shape cache_shape(const AttentionHeads& heads, std::int64_t pages) {
 }  // namespace
 
 struct InferenceTransformer::State {
+  /// `model`: null, or the model that this is a head of.
   State(const TransformerConfig& model_config, const ParameterTable& table,
-        const ParameterReader& read, KernelSet& set, MemoryAccount& account, Options chosen);
+        const ParameterReader& read, KernelSet& set, MemoryAccount& account, Options chosen,
+        const State* model = nullptr);
 
   TensorView copy_as(DType type, const ConstTensorView& parameter);
   void allocate_cache();
@@ -124,7 +126,13 @@ struct InferenceTransformer::State {
   void next_sublayer(const ConstTensorView& norm_after, const ConstTensorView& norm_before,
                      std::int64_t rows);
   void choose_tokens();
-  void pack_adapter(const AdapterSource& source);
+  void pack_adapter(const AdapterSource& source, const AdapterShape& shape);
+  void make_head(const AdapterSource& source, const HeadShape& shape);
+  [[nodiscard]] TensorView feature(std::size_t index, std::int64_t begin, std::int64_t end) const;
+  void keep_features(std::size_t layer);
+  void lay_out_proposals(std::span<const ProposalRequest> requests);
+  void make_context(const State& model, std::span<const std::int64_t> rows);
+  void take_context();
   struct Addition {
     LayerWeight weight;
     TensorView y;
@@ -135,7 +143,7 @@ struct InferenceTransformer::State {
   /// Passes with drafting rows differ though they are of equal size.
   template <class Work>
   void run_plan(std::int32_t step, const Work& compute) {
-    if (!drafts()) {
+    if (!drafts() && !proposer) {
       plan->run(step, compute);
     } else {
       compute();
@@ -163,9 +171,21 @@ struct InferenceTransformer::State {
   template <class Step, class Emit>
   void run(std::span<const DecodeRow> rows, const Step& step, const Emit& emit) {
     check_rows(rows);
+    if (proposer) {
+      const auto bytes = storage_bytes(std::ssize(rows) * config.hidden_size, work.activation);
+      feature_rows = std::max(feature_rows, std::ssize(rows));
+      features.resize(proposer->read_layers.size());
+      for (Buffer& one : features) {
+        if (one.bytes() < bytes) {
+          one = Workspace::make(feature_rows * config.hidden_size, work.activation, account,
+                                kernels.device());
+        }
+      }
+    }
     const auto chunk_rows = static_cast<std::size_t>(options.max_rows);
     std::int64_t done = 0;
     for (std::size_t begin = 0; begin < rows.size(); begin += chunk_rows) {
+      chunk_begin = static_cast<std::int64_t>(begin);
       plan_chunk(rows.subspan(begin, std::min(chunk_rows, rows.size() - begin)));
       step();
       const std::int64_t wanted = std::ssize(work.kept);
@@ -189,7 +209,8 @@ struct InferenceTransformer::State {
   ConstTensorView embedding;
   ConstTensorView final_norm;
   std::vector<LayerWeights> layers;
-  std::unique_ptr<PackedWeight> head;
+  std::unique_ptr<PackedWeight> own_head;
+  const PackedWeight* head = nullptr;              ///< Its own, or the model's.
   std::vector<PerLayerWeight<LowRank>> additions;  ///< By layer; empty without an adapter.
   Buffer low, added;                               ///< addition_elements()
   std::vector<Projection> ins, outs;
@@ -202,9 +223,24 @@ struct InferenceTransformer::State {
   std::unique_ptr<DecodePlan> plan;      ///< Of the chunk.
   std::unique_ptr<DecodePlan> branches;  ///< Of keep_branches().
   Buffer logits;                         ///< [kLogitsRows, V] Allocated when first needed.
-  Buffer host_logits;                 ///< The same on the host, if the kernels compute elsewhere.
-  std::vector<std::int32_t> filled;   ///< [slots] Positions that hold keys.
-  std::vector<std::int32_t> checked;  ///< [slots] Last position in this call; −1: none.
+  Buffer host_logits;  ///< The same on the host, if the kernels compute elsewhere.
+  // If the model has a head:
+  std::unique_ptr<State> proposer;
+  std::vector<Buffer> features;  ///< Of HeadShape::features, [feature_rows, C] each.
+  std::int64_t feature_rows = 0;
+  std::int64_t chunk_begin = 0;  ///< Of the rows of a call.
+  // If this is a head:
+  std::vector<std::int32_t> read_layers;  ///< HeadShape::features
+  TokenId mask_token = 0;
+  std::vector<std::unique_ptr<PackedWeight>> context_products;  ///< fc_i
+  ConstTensorView context_norm;
+  Buffer gathered;                ///< [max_rows, C] A feature of the chunk's context rows.
+  Buffer context;                 ///< [max_rows, C]
+  std::int64_t context_rows = 0;  ///< In the chunk, its first.
+  std::vector<DecodeRow> proposing;
+  std::vector<std::int64_t> read_rows;  ///< Of the model's features, for the context rows.
+  std::vector<std::int32_t> filled;     ///< [slots] Positions that hold keys.
+  std::vector<std::int32_t> checked;    ///< [slots] Last position in this call; −1: none.
 };
 
 namespace {
@@ -277,7 +313,8 @@ void expect_room(const TransformerConfig& config, const KernelSet& kernels,
 
 InferenceTransformer::State::State(const TransformerConfig& model_config,
                                    const ParameterTable& table, const ParameterReader& read,
-                                   KernelSet& set, MemoryAccount& memory, Options chosen)
+                                   KernelSet& set, MemoryAccount& memory, Options chosen,
+                                   const State* model_of_head)
     : config(model_config),
       layer_plan(config),
       options(resolve(chosen)),
@@ -300,8 +337,14 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
     return kernels.pack_weight(read(*entry), options.weights, account, use);
   };
   const ProductUse wide{.result = work.activation};
-  embedding = view(model.embedding, embedding_type(options.weights, kernels.device()));
-  head = pack(model.head);  // Before the norm: a tied one is the embedding's group.
+  if (model_of_head == nullptr) {
+    embedding = view(model.embedding, embedding_type(options.weights, kernels.device()));
+    own_head = pack(model.head);  // Before the norm: a tied one is the embedding's group.
+    head = own_head.get();
+  } else {
+    embedding = model_of_head->embedding;
+    head = model_of_head->head;
+  }
   final_norm = view(model.final_norm);
   const std::int64_t group_rows = layer_plan.query + 2 * layer_plan.key_value;
   for (const LayerParameters& layer : model.layers) {
@@ -322,24 +365,134 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
     matrices[up] = pack(layer[up], wide);
     matrices[down] = pack(layer[down]);
   }
-  if (options.adapter != nullptr) {
-    pack_adapter(*options.adapter);
+  const AdapterShape* const adapter =
+      options.adapter == nullptr ? nullptr : std::get_if<AdapterShape>(&options.adapter->shape);
+  if (adapter != nullptr) {
+    pack_adapter(*options.adapter, *adapter);
   }
   allocate_cache();
+  if (options.adapter != nullptr && adapter == nullptr) {
+    make_head(*options.adapter, std::get<HeadShape>(options.adapter->shape));
+  }
 }
 
-void InferenceTransformer::State::pack_adapter(const AdapterSource& source) {
-  const AdapterParameters adapter(config, source.shape, source.table);
+void InferenceTransformer::State::make_head(const AdapterSource& source, const HeadShape& shape) {
+  Options own = options;
+  own.adapter = nullptr;
+  own.branch_rows = 0;
+  own.replay = false;
+  own.cache_pages = std::max(pages.free_pages(), cache_pages(options.slot_capacity));
+  proposer = std::make_unique<State>(head_config(config, shape), source.table, source.read, kernels,
+                                     account, own, this);
+  proposer->read_layers = shape.features;
+  proposer->mask_token = shape.mask_token;
+  const ContextParameters entries(shape, source.table);
+  for (const ParameterEntry* const entry : entries.features) {
+    proposer->context_products.push_back(
+        kernels.pack_weight(source.read(*entry), options.weights, account));
+  }
+  proposer->context_norm = proposer->copy_as(DType::float32, source.read(*entries.norm));
+  for (Buffer* const buffer : {&proposer->gathered, &proposer->context}) {
+    *buffer = Workspace::make(options.max_rows * config.hidden_size, work.activation, account,
+                              kernels.device());
+  }
+}
+
+TensorView InferenceTransformer::State::feature(std::size_t index, std::int64_t begin,
+                                                std::int64_t end) const {
+  return work.of(features[index], {feature_rows, config.hidden_size}).rows(begin, end);
+}
+
+/// Requires: the stream after `layer` is complete.
+void InferenceTransformer::State::keep_features(std::size_t layer) {
+  const std::int64_t all = plan->num_rows(DecodeRows::all);
+  for (std::size_t i = 0; proposer && i < features.size(); ++i) {
+    if (std::cmp_equal(proposer->read_layers[i], layer)) {
+      kernels.convert(work.stream.floats({all, config.hidden_size}),
+                      feature(i, chunk_begin, chunk_begin + all));
+    }
+  }
+}
+
+/// Lays out the context's rows, then the blocks'.
+void InferenceTransformer::State::lay_out_proposals(std::span<const ProposalRequest> requests) {
+  proposing.clear();
+  read_rows.clear();
+  const auto append = [&](const ProposalRequest& request, TokenId token, std::int64_t position,
+                          bool wants_output) {
+    proposing.push_back(
+        {.token = token,
+         .place = {.slot = request.slot, .position = static_cast<std::int32_t>(position)},
+         .wants_output = wants_output});
+  };
+  for (const ProposalRequest& request : requests) {
+    std::int64_t position = request.first_position;
+    for (const RowRange& range : request.rows) {
+      for (std::int64_t row = range.begin; row < range.end; ++row) {
+        read_rows.push_back(row);
+        append(request, mask_token, position++, false);
+      }
+    }
+  }
+  for (const ProposalRequest& request : requests) {
+    std::int64_t position = request.first_position;
+    for (const RowRange& range : request.rows) {
+      position += range.end - range.begin;
+    }
+    for (std::int64_t i = 0; request.count > 0 && i <= request.count; ++i) {
+      append(request, i == 0 ? request.newest : mask_token, position + i, i > 0);
+    }
+  }
+}
+
+/// Makes the context of the chunk's first rows of the model's features at `rows`.
+void InferenceTransformer::State::make_context(const State& model,
+                                               std::span<const std::int64_t> rows) {
+  context_rows = std::ssize(rows);
+  if (rows.empty()) {
+    return;
+  }
+  const Shape shape{context_rows, config.hidden_size};
+  const TensorView read = work.of(gathered, shape);
+  const TensorView sum = work.stream.floats(shape);
+  const TensorView product = work.branch.floats(shape);
+  for (std::size_t i = 0; i < context_products.size(); ++i) {
+    for (std::int64_t begin = 0, end = 0; begin < context_rows; begin = end) {
+      const std::int64_t first = rows[static_cast<std::size_t>(begin)];
+      do {
+        ++end;
+      } while (end < context_rows && rows[static_cast<std::size_t>(end)] == first + end - begin);
+      kernels.convert(model.feature(i, first, first + end - begin), read.rows(begin, end));
+    }
+    kernels.invariant_linear(read, *context_products[i], {}, i == 0 ? sum : product);
+    if (i > 0) {
+      kernels.add(product, sum);
+    }
+  }
+  kernels.rms_norm(sum, context_norm, layer_plan.epsilon, work.of(context, shape), {});
+}
+
+/// Context rows give every layer's keys and values the same input.
+void InferenceTransformer::State::take_context() {
+  if (context_rows > 0) {
+    const Shape shape{context_rows, config.hidden_size};
+    kernels.convert(work.of(context, shape), work.of(work.normed, shape));
+  }
+}
+
+void InferenceTransformer::State::pack_adapter(const AdapterSource& source,
+                                               const AdapterShape& shape) {
+  const AdapterParameters adapter(config, shape, source.table);
   for (const AdapterParameters::Layer& layer : adapter.layers) {
     PerLayerWeight<LowRank>& packed = additions.emplace_back();
-    for (const LayerWeight weight : source.shape.targets) {
+    for (const LayerWeight weight : shape.targets) {
       packed[weight].in = kernels.pack_weight(source.read(*layer.in[weight]), options.weights,
                                               account, {.result = work.activation});
       const ConstTensorView out = source.read(*layer.out[weight]);
       const Buffer memory(storage_bytes(out.elements(), DType::float32), account,
                           MemoryUse::staging);
       const TensorView scaled = memory.floats(out.shape());
-      kernels.host().convert(out, scaled, source.shape.scale());
+      kernels.host().convert(out, scaled, shape.scale());
       const bool wide = weight == LayerWeight::gate || weight == LayerWeight::up;
       packed[weight].out = kernels.pack_weight(scaled, options.weights, account,
                                                {.result = wide ? work.activation : DType::float32});
@@ -348,7 +501,7 @@ void InferenceTransformer::State::pack_adapter(const AdapterSource& source) {
   const auto make = [&](std::int64_t elements) {
     return Workspace::make(elements, DType::float32, account, kernels.device());
   };
-  const auto [lowered, sums] = addition_elements(layer_plan, source.shape.rank);
+  const auto [lowered, sums] = addition_elements(layer_plan, shape.rank);
   low = make(lowered);
   added = make(sums);
 }
@@ -624,7 +777,7 @@ void InferenceTransformer::State::plan_chunk(std::span<const DecodeRow> rows) {
                 .kept = work.kept,
                 .copies = {},
                 .table = pages.table(),
-                .padded = options.replay && !drafts()});
+                .padded = options.replay && !drafts() && !proposer});
 }
 
 /// Computes the final hidden states of the kept rows.
@@ -641,6 +794,7 @@ void InferenceTransformer::State::forward() {
   } else {
     kernels.rms_norm(stream, norm, layer_plan.stream_epsilon, work.of(work.normed, all), {});
   }
+  take_context();
   for (std::size_t index = 0; index < layers.size(); ++index) {
     const auto& vectors = layers[index].vectors;
     const bool last = index + 1 == layers.size();
@@ -654,6 +808,10 @@ void InferenceTransformer::State::forward() {
     feed_forward(layers[index], index, which);
     next_sublayer(vectors[feed_forward_output_norm],
                   last ? final_norm : layers[index + 1].vectors[attention_norm], rows);
+    keep_features(index);
+    if (!last) {
+      take_context();
+    }
     note_progress();
   }
   if (layer_plan.hidden_factor != 1.0F) {
@@ -720,12 +878,24 @@ bool InferenceTransformer::reserve(std::int32_t slot, std::int64_t positions,
              branch_rows <= state.options.branch_rows,
          "a sequence does not fit into a slot");
   state.filled.at(static_cast<std::size_t>(slot)) = 0;
-  return state.pages.reserve(slot, cache_pages(positions, branch_rows));
+  if (!state.pages.reserve(slot, cache_pages(positions, branch_rows))) {
+    return false;
+  }
+  if (state.proposer) {
+    state.proposer->filled.at(static_cast<std::size_t>(slot)) = 0;
+    expect(state.proposer->pages.reserve(slot, cache_pages(positions)),
+           "a head's cache has no room for a sequence for which the model's has");
+  }
+  return true;
 }
 
 void InferenceTransformer::release(std::int32_t slot) {
-  state_->filled.at(static_cast<std::size_t>(slot)) = 0;
-  state_->pages.release(slot);
+  for (State* const one : {state_.get(), state_->proposer.get()}) {
+    if (one != nullptr) {
+      one->filled.at(static_cast<std::size_t>(slot)) = 0;
+      one->pages.release(slot);
+    }
+  }
 }
 
 std::int64_t InferenceTransformer::free_pages() const { return state_->pages.free_pages(); }
@@ -743,6 +913,36 @@ void InferenceTransformer::predict(std::span<const DecodeRow> rows,
         state.kernels, state.work.chosen.view(DType::int32, {wanted}),
         predictions.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(wanted)));
   });
+}
+
+bool InferenceTransformer::proposes() const { return state_->proposer != nullptr; }
+
+void InferenceTransformer::propose(std::span<const ProposalRequest> requests,
+                                   std::span<TokenId> proposals) {
+  expect(proposes(), "a model without a head is asked for proposals");
+  State& head = *state_->proposer;
+  head.lay_out_proposals(requests);
+  expect(std::ranges::count_if(head.proposing, &DecodeRow::wants_output) == std::ssize(proposals),
+         "proposals must have one place for each that is asked for");
+  const auto step = [&] {
+    const std::int64_t begin = std::min(head.chunk_begin, std::ssize(head.read_rows));
+    const std::int64_t end = std::min(head.chunk_begin + head.plan->num_rows(DecodeRows::all),
+                                      std::ssize(head.read_rows));
+    head.make_context(*state_, std::span(head.read_rows)
+                                   .subspan(static_cast<std::size_t>(begin),
+                                            static_cast<std::size_t>(end - begin)));
+    head.choose_tokens();
+  };
+  head.run(head.proposing, step, [&](std::int64_t first, std::int64_t wanted) {
+    read_tokens(
+        head.kernels, head.work.chosen.view(DType::int32, {wanted}),
+        proposals.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(wanted)));
+  });
+}
+
+void DecodeModel::propose(std::span<const ProposalRequest> /*requests*/,
+                          std::span<TokenId> /*proposals*/) {
+  throw InternalError("proposals are asked of a model without a head");
 }
 
 void DecodeModel::predict_sampled(std::span<const DecodeRow> /*rows*/,
@@ -809,8 +1009,10 @@ std::size_t InferenceTransformer::bytes(const TransformerConfig& config, Options
   std::int64_t floats = plan.hidden + plan.num_layers() * plan.elements(1);
   if (chosen.adapter != nullptr) {
     packed += chosen.adapter->table.parameter_count();
-    const auto [lowered, sums] = addition_elements(plan, chosen.adapter->shape.rank);
-    floats += lowered + sums;
+    if (const auto* const adapter = std::get_if<AdapterShape>(&chosen.adapter->shape)) {
+      const auto [lowered, sums] = addition_elements(plan, adapter->rank);
+      floats += lowered + sums;
+    }
   }
   if (chosen.weights == WeightStorage::int8) {
     floats += config.vocabulary_size;  // Scales.
@@ -830,8 +1032,19 @@ std::size_t InferenceTransformer::bytes(const TransformerConfig& config, Options
   const DType element = chosen.weights == WeightStorage::int8 ? DType::int8
                         : rounds(chosen.weights)              ? DType::bfloat16
                                                               : DType::float32;
-  return embedding_bytes(config, chosen.weights, device) + storage_bytes(packed, element) +
-         static_cast<std::size_t>(floats) * sizeof(float) +
+  std::size_t of_head = 0;
+  if (chosen.adapter != nullptr) {
+    if (const auto* const head = std::get_if<HeadShape>(&chosen.adapter->shape)) {
+      const TransformerConfig own = head_config(config, *head);
+      const std::int64_t rows_read = 2 + std::ssize(head->features);
+      of_head = static_cast<std::size_t>(chosen.max_rows) *
+                    (row_bytes(LayerPlan(own), activation) +
+                     storage_bytes(rows_read * plan.hidden, activation)) +
+                cache_bytes(own, chosen.cache_pages, cache_type(chosen.weights, device));
+    }
+  }
+  return embedding_bytes(config, chosen.weights, device) + of_head +
+         storage_bytes(packed, element) + static_cast<std::size_t>(floats) * sizeof(float) +
          static_cast<std::size_t>(chosen.max_rows) * row_bytes(plan, activation) +
          cache_bytes(config, chosen.cache_pages, cache_type(chosen.weights, device));
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <span>
@@ -30,11 +31,21 @@ using LogitsReader = std::function<void(std::int64_t first, const TensorView& lo
 /// for each one, twice for a tied embedding.
 using ParameterReader = std::function<ConstTensorView(const ParameterEntry&)>;
 
-/// An adapter's weights, copied by the transformer's constructor.
+/// A drafter's weights, copied by the transformer's constructor.
 struct AdapterSource {
-  AdapterShape shape;
+  DrafterShape shape;
   const ParameterTable& table;
   ParameterReader read;
+};
+
+/// A sequence's part of DecodeModel::propose().
+struct ProposalRequest {
+  std::int32_t slot = 0;
+  std::int64_t first_position = 0;  ///< Of the first of the rows below.
+  /// Rows of the last predict() that the sequence keeps, by index; the second may be empty.
+  std::array<RowRange, 2> rows;
+  TokenId newest = 0;      ///< The token behind them.
+  std::int64_t count = 0;  ///< Of proposals, for what follows it; 0: the rows are only noted.
 };
 
 /// What decoders need of a model; tests of decoders have fakes.
@@ -56,6 +67,11 @@ class DecodeModel {
   /// default throws InternalError.
   virtual void predict_sampled(std::span<const DecodeRow> rows, std::span<const SampledRow> choices,
                                std::span<TokenId> predictions);
+  /// Whether the model has a head (drafter.h), which proposes from what the last predict() left.
+  [[nodiscard]] virtual bool proposes() const { return false; }
+  /// Writes each request's proposals, one request after the other. A sequence's requests must have
+  /// all its rows, in order. The default throws InternalError.
+  virtual void propose(std::span<const ProposalRequest> requests, std::span<TokenId> proposals);
   /// Accepts alternatives: copies their rows to the sequence's own, at their positions. Requires:
   /// from ≥ slot_capacity() > to, without a gap in the sequence.
   virtual void keep_branches(std::span<const CacheCopy> rows) = 0;
@@ -87,7 +103,7 @@ class InferenceTransformer final : public DecodeModel {
     /// Matrices' type. Embeddings are float32, or bfloat16 on a device if matrices are rounded.
     WeightStorage weights = WeightStorage::automatic;
     bool replay = true;  ///< Whether a device may replay passes (DecodePlan::run): the same bits.
-    const AdapterSource* adapter = nullptr;  ///< For rows that draft; read by the constructor.
+    const AdapterSource* adapter = nullptr;  ///< A drafter; read by the constructor.
   };
   /// Both copy the parameters, one at a time. `parameters`: the table's flat vector.
   InferenceTransformer(const TransformerConfig& config, const ParameterTable& table,
@@ -108,6 +124,8 @@ class InferenceTransformer final : public DecodeModel {
   /// Returns the cache pages that no slot holds or has reserved.
   [[nodiscard]] std::int64_t free_pages() const;
   [[nodiscard]] std::int64_t replays() const;
+  [[nodiscard]] bool proposes() const override;
+  void propose(std::span<const ProposalRequest> requests, std::span<TokenId> proposals) override;
   void predict(std::span<const DecodeRow> rows, std::span<TokenId> predictions) override;
   /// The first call allocates logits [kLogitsRows, V].
   void predict_sampled(std::span<const DecodeRow> rows, std::span<const SampledRow> choices,

@@ -20,10 +20,13 @@ struct LayerParameters : PerLayerWeight<const ParameterEntry*> {
   std::int32_t group = 0;
 };
 
-/// Requires: `table` outlives it.
+/// Requires: `table` outlives it. Of a drafter's head, config is head_config()'s, and `embedding`
+/// and `head` are null.
 struct ModelParameters {
   ModelParameters(const TransformerConfig& config, const ParameterTable& table)
-      : embedding(&table.entry("model.embed_tokens.weight")),
+      : embedding(table.kind() == ParameterTable::Kind::head
+                      ? nullptr
+                      : &table.entry("model.embed_tokens.weight")),
         final_norm(&table.entry("model.norm.weight")),
         head(config.tie_word_embeddings ? embedding : &table.entry("lm_head.weight")) {
     const LayerPlan plan(config);
@@ -63,6 +66,19 @@ struct AdapterParameters {
   }
 
   std::vector<Layer> layers;  ///< Layer i is group i.
+};
+
+/// A head's context; group 0.
+struct ContextParameters {
+  ContextParameters(const HeadShape& shape, const ParameterTable& table)
+      : norm(&table.entry(kContextNorm)) {
+    for (std::size_t i = 0; i < shape.features.size(); ++i) {
+      features.push_back(&table.entry(head_feature(i)));
+    }
+  }
+
+  std::vector<const ParameterEntry*> features;
+  const ParameterEntry* norm;
 };
 
 }  // namespace jforge

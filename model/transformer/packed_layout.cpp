@@ -75,13 +75,15 @@ SampleExtent measure(const PackedSample& sample, const PackingOptions& options) 
   return extent;
 }
 
-KeptRange kept_range(const PackedSample& sample, const SampleExtent& extent, KeptOffsets kept,
-                     std::int64_t block) {
+KeptRange kept_range(const PackedSample& sample, const SampleExtent& extent,
+                     const PackingOptions& options, std::int64_t block) {
   const std::int64_t begin = block * extent.block_size;
   const std::int64_t eos =
       extent.ends ? extent.answer_targets - 1 : extent.blocks * extent.block_size;
   KeptRange range{0, std::min(extent.block_size, eos - begin)};
-  if (kept == KeptOffsets::from_first_difference) {
+  if (options.mask_token) {
+    range.last = std::min(range.last, extent.block_size - 1);  // The next block's first is known.
+  } else if (options.kept == KeptOffsets::from_first_difference) {
     while (range.first < extent.block_size &&
            sample.noisy[static_cast<std::size_t>(begin + range.first)] ==
                sample.clean[static_cast<std::size_t>(begin + range.first)]) {
@@ -175,10 +177,10 @@ void append_answer_items(PackedBatch& batch, const PackedSample& sample, const S
     if (answer >= 0 && extent.has_noise) {
       const std::int64_t offset = answer % extent.block_size;
       if (offset == 0) {
-        range = kept_range(sample, extent, options.kept, answer / extent.block_size);
+        range = kept_range(sample, extent, options, answer / extent.block_size);
       }
       if (range.first <= offset && offset < range.last) {
-        item.student_row = static_cast<std::int32_t>(noisy + answer);
+        item.student_row = static_cast<std::int32_t>(noisy + answer + (options.mask_token ? 1 : 0));
         item.consistency_weight = static_cast<float>(
             consistency_weight * range.weight(offset, options.consistency_decay));
       }
@@ -211,7 +213,7 @@ void append_clean_rows(PackedBatch& batch, const PackedSample& sample, const Sam
   std::int64_t kept_total = 0;
   double kept_weight = 0;
   for (std::int64_t block = 0; extent.has_noise && block < extent.blocks; ++block) {
-    const KeptRange range = kept_range(sample, extent, options.kept, block);
+    const KeptRange range = kept_range(sample, extent, options, block);
     kept_total += range.count();
     for (std::int64_t offset = range.first; offset < range.last; ++offset) {
       kept_weight += range.weight(offset, options.consistency_decay);
@@ -235,11 +237,19 @@ void append_clean_rows(PackedBatch& batch, const PackedSample& sample, const Sam
 }
 
 void append_noisy_rows(PackedBatch& batch, const PackedSample& sample, const SamplePlace& place,
-                       MaskKind mask) {
-  if (place.extent.has_noise) {
-    append_rows(batch, std::span(sample.noisy).first(static_cast<std::size_t>(place.answer())),
-                place.extent.prompt);
-    append_noisy_segments(batch, sample, place.extent, mask, place.base, place.noisy);
+                       const PackingOptions& options) {
+  if (!place.extent.has_noise) {
+    return;
+  }
+  const auto answer = static_cast<std::size_t>(place.answer());
+  const std::vector<TokenId>& tokens = options.mask_token ? sample.clean : sample.noisy;
+  append_rows(batch, std::span(tokens).first(answer), place.extent.prompt);
+  append_noisy_segments(batch, sample, place.extent, options.mask, place.base, place.noisy);
+  const std::span<TokenId> rows = std::span(batch.tokens).last(answer);
+  for (std::size_t i = 0; options.mask_token && i < answer; ++i) {
+    if (i % static_cast<std::size_t>(sample.block_size) != 0) {
+      rows[i] = *options.mask_token;
+    }
   }
 }
 
@@ -281,14 +291,14 @@ void append_samples(PackedBatch& batch, std::span<const PackedSample> samples,
     const SamplePlace place = place_of(sample, batch.layout.num_rows);
     append_clean_rows(batch, sample, place, options, sample_weight);
     if (!options.noisy_last) {
-      append_noisy_rows(batch, sample, place, options.mask);
+      append_noisy_rows(batch, sample, place, options);
     }
   }
   if (options.noisy_last) {
     noisy = std::exchange(base, 0);
     for (const PackedSample& sample : samples) {
       const SamplePlace place = place_of(sample, base);
-      append_noisy_rows(batch, sample, place, options.mask);
+      append_noisy_rows(batch, sample, place, options);
       base = place.clean_end();
     }
   }
@@ -366,6 +376,23 @@ void take_teacher_rows(PackedBatch& batch, PackedBatch& teacher, bool all_items)
     teacher.layout.num_rows = static_cast<std::int64_t>(teacher.tokens.size());
     teacher.layout.segments.push_back({base, teacher.layout.num_rows, base, base, base});
     teacher.num_samples += 1;
+  }
+}
+
+void take_clean_rows(PackedBatch& batch, PackedBatch& clean) {
+  clean.clear();
+  for (const AttentionSegment& segment : batch.layout.segments) {
+    if (segment.prefix_begin == segment.prefix_end) {
+      clean.layout.segments.push_back(segment);
+      clean.layout.num_rows = segment.row_end;
+    }
+  }
+  const std::int64_t rows = clean.layout.num_rows;
+  clean.tokens.assign(batch.tokens.begin(), batch.tokens.begin() + rows);
+  clean.positions.assign(batch.positions.begin(), batch.positions.begin() + rows);
+  clean.num_samples = batch.num_samples;
+  for (LossItem& item : batch.loss_items) {
+    item.teacher_row = item.clean_row;
   }
 }
 

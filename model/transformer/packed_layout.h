@@ -6,6 +6,7 @@
 /// rows and a causal run of noisy rows, so no L×L mask is needed.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -44,7 +45,7 @@ struct LossItem {
   std::int32_t clean_row = 0;
   TokenId target = -1;            ///< Next token; −1: none.
   float ar_weight = 0;            ///< Of its cross-entropy in the batch's AR loss.
-  std::int32_t student_row = -1;  ///< Noisy row at the same position; −1: offset not kept.
+  std::int32_t student_row = -1;  ///< Noisy row that learns it; −1: offset not kept.
   float consistency_weight = 0;   ///< Of KL(teacher ‖ student) in the batch's consistency loss.
   std::int32_t teacher_row = -1;  ///< In a separate teacher's batch; −1: none.
 };
@@ -68,6 +69,9 @@ struct PackingOptions {
   bool ar_targets = true;     ///< Whether answer tokens are AR targets.
   bool noisy_last = false;    ///< So that a batch's noisy rows are adjacent; the batch is empty.
   bool train_prompt = false;  ///< Whether prompt tokens are AR targets too (compat = repo).
+  /// For a head (drafter.h): noisy rows are a block's first token and this one, and learn what
+  /// comes at their own position, all of it. Else noisy rows learn what comes after them.
+  std::optional<TokenId> mask_token{};
   /// Blocks after the first end of sequence are dropped; later offsets of its block have no target.
   std::vector<TokenId> eos_ids{};
 };
@@ -103,6 +107,10 @@ void append_causal_sequence(PackedBatch& batch, std::span<const TokenId> tokens,
 /// loss items) the prompt and clean rows up to the last one that teaches. Sets the items'
 /// teacher_row; `teacher` gets no loss items.
 void take_teacher_rows(PackedBatch& batch, PackedBatch& teacher, bool all_items);
+
+/// Makes the frozen model's batch beside a head's, which was packed with noisy_last: all its prompt
+/// and clean rows. Sets the items' teacher_row to their clean_row; `clean` gets no loss items.
+void take_clean_rows(PackedBatch& batch, PackedBatch& clean);
 
 /// Returns whether row `query` sees row `key`. Slow: for tests and probes.
 [[nodiscard]] bool visible(const PackedLayout& layout, std::int64_t query, std::int64_t key);

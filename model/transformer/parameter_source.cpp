@@ -10,17 +10,18 @@ PassUses::PassUses(const ParameterTable& table) {
   for (std::int32_t group = 0; group < groups; ++group) {
     forward.push_back({acquire, group});
   }
-  if (table.of_adapter()) {
+  if (table.kind() == ParameterTable::Kind::adapter) {
     for (std::int32_t layer = groups; layer-- > 0;) {
       backward.push_back({acquire, layer});
       backward.push_back({ready, layer});
     }
     return;
   }
-  constexpr std::int32_t kEmbedding = 0;
+  constexpr std::int32_t kEmbedding = 0;  // of a head: features
   const std::int32_t head = groups - 1;
-  const bool tied = std::ranges::find(table.entries(), "lm_head.weight", &ParameterEntry::name) ==
-                    table.entries().end();
+  const bool of_head = table.kind() == ParameterTable::Kind::head;
+  const bool tied = !of_head && std::ranges::find(table.entries(), "lm_head.weight",
+                                                  &ParameterEntry::name) == table.entries().end();
   teacher_head.push_back({acquire, tied ? kEmbedding : head});
   backward.push_back({acquire, head});
   if (tied) {
@@ -30,6 +31,9 @@ PassUses::PassUses(const ParameterTable& table) {
   for (std::int32_t layer = head - 1; layer > kEmbedding; --layer) {
     backward.push_back({acquire, layer});
     backward.push_back({ready, layer});
+  }
+  if (of_head) {
+    backward.push_back({acquire, kEmbedding});
   }
   backward.push_back({ready, kEmbedding});
 }

@@ -41,13 +41,7 @@ ParameterTable::ParameterTable(const TransformerConfig& config, int shard_count)
   open_group("embedding");
   append("model.embed_tokens.weight", {config.vocabulary_size, plan.hidden});
   close_group();
-  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
-    open_group(fmt::format("layer.{}", layer));
-    for (const PlannedWeight& weight : plan.weights) {
-      append(weight.name_in(layer), weight.shape);
-    }
-    close_group();
-  }
+  add_layers(plan);
   open_group("head");
   append("model.norm.weight", {plan.hidden});
   if (!config.tie_word_embeddings) {
@@ -56,11 +50,21 @@ ParameterTable::ParameterTable(const TransformerConfig& config, int shard_count)
   close_group();
 }
 
-ParameterTable::ParameterTable(const TransformerConfig& config, const AdapterShape& adapter,
+ParameterTable::ParameterTable(const TransformerConfig& config, const DrafterShape& drafter,
                                int shard_count)
-    : shard_count_(shard_count), of_adapter_(true) {
+    : shard_count_(shard_count) {
   config.validate();
-  expect(shard_count >= 1 && adapter.rank >= 1, "shard_count and rank must be at least 1");
+  expect(shard_count >= 1, "shard_count must be at least 1");
+  if (const auto* const adapter = std::get_if<AdapterShape>(&drafter)) {
+    add_adapter(config, *adapter);
+  } else {
+    add_head(config, completed(std::get<HeadShape>(drafter), config));
+  }
+}
+
+void ParameterTable::add_adapter(const TransformerConfig& config, const AdapterShape& adapter) {
+  expect(adapter.rank >= 1, "an adapter's rank must be at least 1");
+  kind_ = Kind::adapter;
   const LayerPlan plan(config);
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
     open_group(fmt::format("layer.{}", layer));
@@ -69,6 +73,31 @@ ParameterTable::ParameterTable(const TransformerConfig& config, const AdapterSha
         append(adapter_in(weight, layer), {adapter.rank, weight.shape[1]});
         append(adapter_out(weight, layer), {weight.shape[0], adapter.rank});
       }
+    }
+    close_group();
+  }
+}
+
+void ParameterTable::add_head(const TransformerConfig& config, const HeadShape& head) {
+  kind_ = Kind::head;
+  const LayerPlan plan(head_config(config, head));
+  open_group("features");
+  for (std::size_t i = 0; i < head.features.size(); ++i) {
+    append(head_feature(i), {plan.hidden, plan.hidden});
+  }
+  append(kContextNorm, {plan.hidden});
+  close_group();
+  add_layers(plan);
+  open_group("head");
+  append("model.norm.weight", {plan.hidden});
+  close_group();
+}
+
+void ParameterTable::add_layers(const LayerPlan& plan) {
+  for (std::int64_t layer = 0; layer < plan.num_layers(); ++layer) {
+    open_group(fmt::format("layer.{}", layer));
+    for (const PlannedWeight& weight : plan.weights) {
+      append(weight.name_in(layer), weight.shape);
     }
     close_group();
   }

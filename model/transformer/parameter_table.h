@@ -2,14 +2,14 @@
 
 /// The layout of all parameters in one flat vector of groups (embedding, each layer, head). A group
 /// is ZeRO's unit of sharding, padded so that it divides evenly over the ranks. An adapter's vector
-/// has a group for each layer only.
+/// has a group for each layer only; a head's (features, each layer, head).
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "model/transformer/adapter.h"
+#include "model/transformer/drafter.h"
 #include "model/transformer/transformer_config.h"
 #include "runtime/tensor/tensor_view.h"
 
@@ -35,13 +35,14 @@ class ParameterTable {
  public:
   /// Requires: shard_count ≥ 1, the ranks that share optimizer state (1 for inference).
   ParameterTable(const TransformerConfig& config, int shard_count);
-  /// An adapter's weights for this model.
-  ParameterTable(const TransformerConfig& config, const AdapterShape& adapter, int shard_count);
+  /// A drafter's weights for this model. Throws as head_config().
+  ParameterTable(const TransformerConfig& config, const DrafterShape& drafter, int shard_count);
 
   [[nodiscard]] const std::vector<ParameterEntry>& entries() const noexcept { return entries_; }
   [[nodiscard]] const std::vector<ParameterGroup>& groups() const noexcept { return groups_; }
   [[nodiscard]] int shard_count() const noexcept { return shard_count_; }
-  [[nodiscard]] bool of_adapter() const noexcept { return of_adapter_; }
+  enum class Kind : std::uint8_t { model, adapter, head };
+  [[nodiscard]] Kind kind() const noexcept { return kind_; }
   /// Includes the padding.
   [[nodiscard]] std::int64_t flat_size() const noexcept { return flat_size_; }
   /// Excludes the padding; a tied head counts once.
@@ -66,11 +67,14 @@ class ParameterTable {
   void open_group(std::string name);
   void append(std::string name, Shape shape);
   void close_group();
+  void add_layers(const LayerPlan& plan);
+  void add_adapter(const TransformerConfig& config, const AdapterShape& adapter);
+  void add_head(const TransformerConfig& config, const HeadShape& head);
 
   std::vector<ParameterEntry> entries_;
   std::vector<ParameterGroup> groups_;
   int shard_count_;
-  bool of_adapter_ = false;
+  Kind kind_ = Kind::model;
   std::int64_t flat_size_ = 0;
   std::int64_t parameter_count_ = 0;
 };

@@ -21,6 +21,14 @@ struct TeacherForward {
   ParameterSource* parameters = nullptr;
 };
 
+/// The frozen model beside a head, after its forward() of take_clean_rows()'s batch.
+struct FrozenForward {
+  const ParameterTable& table;
+  ParameterSource& parameters;           ///< Lends embedding and head.
+  ConstTensorView hidden;                ///< What forward() returned.
+  std::span<const TensorView> features;  ///< TrainingTransformer::features()
+};
+
 /// Forward and backward over packed batches. Memory grows to the largest batch and is reused. One
 /// object per rank and phase; not thread-safe. Borrows groups in the order of PassUses and calls
 /// note_progress() after each layer.
@@ -37,6 +45,10 @@ class TrainingTransformer {
     /// table of this shape with the model's shard count, get gradients. Noisy rows must see clean
     /// rows and their own block only (MaskKind::clean).
     std::optional<AdapterShape> adapter = {};
+    /// This is a head: configuration and table are head_config()'s and the head's, and only
+    /// forward_head() and loss_and_backward_head() may be called.
+    std::optional<HeadShape> head = {};
+    std::vector<std::int32_t> features = {};  ///< HeadShape::features, of the model beside a head.
   };
   TrainingTransformer(const TransformerConfig& config, const ParameterTable& table,
                       KernelSet& kernels, MemoryAccount& account, const Options& options);
@@ -59,6 +71,19 @@ class TrainingTransformer {
   /// Requires: no AR targets.
   void loss_and_backward(ParameterSource& parameters, ParameterSource& adapter,
                          const LossTerms& terms, GradientSink& gradients);
+
+  /// Returns the residual stream after each layer of Options::features, [T, C] of the compute type,
+  /// as forward() left it.
+  [[nodiscard]] std::span<const TensorView> features() const;
+
+  /// Requires: a head, and a `batch` packed with noisy_last and its mask token. Returns as
+  /// forward(); clean rows are zero.
+  ConstTensorView forward_head(const PackedBatch& batch, const FrozenForward& model,
+                               ParameterSource& head);
+  /// Backward of the last forward_head(), of consistency_scale · L_pc; may be called once. Groups
+  /// become ready from the head to the features.
+  void loss_and_backward_head(const FrozenForward& model, ParameterSource& head,
+                              const LossTerms& terms, GradientSink& gradients);
 
   /// With an adapter, after forward(): sets `next` to the most probable token after each noisy row.
   /// Waits for the device.

@@ -3,6 +3,7 @@
 
 import json
 import shutil
+import subprocess
 import unittest
 
 import harness
@@ -199,11 +200,15 @@ class Drafter(EndToEndTest):
 
 DRAFTER = ("--set", "train.drafter=adapter", "--set", "train.drafter_rank=4", "--set", "train.drafter_proposals=0.5",
            "--set", "train.learning_rate=2e-3")
-WEIGHTS = "drafter/adapter_model.safetensors"
+HEAD = ("--set", "train.drafter=head", "--set", "train.drafter_layers=2", "--set", "train.learning_rate=4e-3")
 
 
 class DrafterTraining(EndToEndTest):
     evaluate = True
+    drafter = DRAFTER
+    weights = "drafter/adapter_model.safetensors"
+    others = (2, 4)
+    faults = ("kill@train:0:5", "kill@train.accumulate:1:11")  # Rank 1's 11th micro-batch is in round 2.
 
     def assert_untouched(self, run):
         for file in self.model.iterdir():
@@ -211,11 +216,11 @@ class DrafterTraining(EndToEndTest):
         self.jforge("verify", run)
 
     def test_every_rank_count_leaves_the_model_and_trains_the_same(self):
-        alone = self.uninterrupted(1, *DRAFTER)
-        for ranks in (2, 4):
-            run = self.uninterrupted(ranks, *DRAFTER)
+        alone = self.uninterrupted(1, *self.drafter)
+        for ranks in self.others:
+            run = self.uninterrupted(ranks, *self.drafter)
             self.assert_untouched(run)
-            self.assert_close_models(alone, run, limit=1e-3, file=WEIGHTS)
+            self.assert_close_models(alone, run, limit=1e-3, file=self.weights)
             for number in (1, 2):
                 self.assertEqual(self.digest(alone, number), self.digest(run, number))
         losses = self.losses(alone)
@@ -225,33 +230,73 @@ class DrafterTraining(EndToEndTest):
         self.assertEqual({"ar", "draft"}, set(methods))
 
     def test_killed_and_resumed(self):
-        whole = self.uninterrupted(2, *DRAFTER)
-        # Rank 1's 11th micro-batch is in round 2.
-        for number, fault in enumerate(("kill@train:0:5", "kill@train.accumulate:1:11")):
+        whole = self.uninterrupted(2, *self.drafter)
+        for number, fault in enumerate(self.faults):
             config, run = self.config(f"killed-{number}")
-            self.jforge_with_fault(config, run, fault, *DRAFTER)
+            self.jforge_with_fault(config, run, fault, *self.drafter)
             _, copy = self.config(f"killed-{number}-4")
             shutil.copytree(run, copy)
-            self.jforge("run", config, *DRAFTER, ranks=2)
-            self.assertEqual((whole / "model" / WEIGHTS).read_bytes(), (run / "model" / WEIGHTS).read_bytes(), fault)
-            self.jforge("run", self.root / f"{copy.name}.toml", *DRAFTER, ranks=4)
-            self.assert_close_models(whole, copy, limit=1e-3, file=WEIGHTS)
+            self.jforge("run", config, *self.drafter, ranks=2)
+            self.assertEqual((whole / "model" / self.weights).read_bytes(), (run / "model" / self.weights).read_bytes(),
+                             fault)
+            self.jforge("run", self.root / f"{copy.name}.toml", *self.drafter, ranks=4)
+            self.assert_close_models(whole, copy, limit=1e-3, file=self.weights)
             self.assert_untouched(copy)
+
+
+class DrafterSettings(EndToEndTest):
+    evaluate = True
 
     def test_what_a_frozen_model_has_no_use_for_is_refused(self):
         config, _ = self.config("refused")
         result = self.jforge("run", config, "--set", "evaluate.methods=['ar', 'draft']", expect=2)
         self.assertIn('evaluate.methods: "draft" needs a drafter, and this run trains none', result.err)
-        for setting, advice in (("train.zero_stage=3", "set train.zero_stage = 0 or 1"),
-                                ("train.ar_weight=1", "set train.ar_weight = 0"),
-                                ("train.early_stop_every=2", "set train.early_stop_every = 0"),
-                                ("train.drafter_rank=0", "must be positive"),
-                                ("train.drafter_targets=['qkv']", "such as \"q_proj\""),
-                                ("rounds.2.mask=noise", "mask must be \"clean\""),
-                                ("train.recipe=jacobi-forcing", "contradicts train.recipe")):
-            result = self.jforge("run", config, *DRAFTER, "--set", setting, expect=2)
+        for number, (drafter, setting, advice) in enumerate((
+                (DRAFTER, "train.zero_stage=3", "set train.zero_stage = 0 or 1"),
+                (DRAFTER, "train.ar_weight=1", "set train.ar_weight = 0"),
+                (DRAFTER, "train.early_stop_every=2", "set train.early_stop_every = 0"),
+                (DRAFTER, "train.drafter_rank=0", "must be positive"),
+                (DRAFTER, "train.drafter_targets=['qkv']", "such as \"q_proj\""),
+                (DRAFTER, "rounds.2.mask=noise", "mask must be \"clean\""),
+                (DRAFTER, "train.recipe=jacobi-forcing", "contradicts train.recipe"),
+                (HEAD, "train.drafter_proposals=0.5", "leave it out"),
+                (HEAD, "train.drafter_layers=0", "not at least 1"),
+                (HEAD, "train.drafter_features=[1, 0]", "must be ascending"),
+                (HEAD, "train.drafter_features=7", "an array of whole numbers"),
+                (HEAD, "train.drafter_mask_token=9999", "outside the vocabulary"))):
+            config, _ = self.config(f"refused-{number}")
+            result = self.jforge("run", config, *drafter, "--set", setting, expect=2)
             self.assertIn(advice, result.err)
             self.assertEqual(1, len([line for line in result.lines() if line.startswith("jforge:")]), str(result))
+
+
+class HeadTraining(DrafterTraining):
+    drafter = HEAD
+    weights = "drafter/model.safetensors"
+    others = (4,)
+    faults = ("kill@train.accumulate:1:11",)
+
+    def test_a_checkpoint_gives_the_same_export_and_proposals_are_what_dflash_defines(self):
+        run = self.uninterrupted(1, *HEAD, "--set", "rounds.1.steps=60", "--set", "train.learning_rate=1e-2")
+        checkpoint = max((run / "checkpoints").iterdir())
+        self.jforge("export", checkpoint, self.root / "exported")
+        for name in ("drafter/config.json", "drafter/model.safetensors"):
+            self.assertEqual((run / "model" / name).read_bytes(), (self.root / "exported" / name).read_bytes())
+        self.assertRegex(self.jforge("inspect", run / "model").out,
+                         r"drafter: \d+ parameters, 2 layers that read layers 0 of the model, mask token \d+\n")
+        ids, out = self.root / "ids.json", self.root / "decoded.json"
+        prompts = [list(b"3 pens and 7 more?"), list(b"How many?")]
+        ids.write_text(json.dumps(prompts), encoding="utf-8")
+        for size in (2, 4, 7):
+            self.jforge("probe", "decode", "--model", run / "model", "--tokens", ids, "--out", out, "--max-new-tokens", 40,
+                        "--method", "draft", "--block-size", size, "--ignore-eos")
+            # Debian's Python has numpy.
+            reference = subprocess.run(["/usr/bin/python3", "-B", harness.SOURCE / "tests/end_to_end/dflash_reference.py",
+                                        run / "model", ids, "40", str(size)], check=True, capture_output=True, text=True)
+            expected = json.loads(reference.stdout)
+            found = [[record["tokens"], record["accepted"]] for record in json.loads(out.read_text(encoding="utf-8"))]
+            self.assertEqual(expected, found, size)
+            self.assertTrue(any(max(accepted) > 1 for _, accepted in found), "no proposal was right")
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "checkpoints/drafter_files.h"
 #include "checkpoints/hf_model.h"
-#include "checkpoints/peft_adapter.h"
 #include "checkpoints/safetensors.h"
 #include "model/transformer/flat_parameters.h"
 #include "model/transformer/inference_transformer.h"
@@ -360,7 +360,7 @@ TEST_P(GoldenAdapterTest, LossAndGradientsAgree) {
 
 TEST_P(GoldenAdapterTest, DraftingRowsHavePeftsLogits) {
   const GoldenModel model(reference_directory() / GetParam());
-  const PeftAdapter drafter(model.directory / kDrafterFolder, model.config);
+  const DrafterFiles drafter(model.directory / kDrafterFolder, model.config);
   const auto ids = read_json(model.directory / "ids.json").get<std::vector<TokenId>>();
   const auto count = static_cast<std::int32_t>(ids.size());
   MemoryAccount account("decoding");

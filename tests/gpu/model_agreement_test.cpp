@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "model/decoding/decode_engine.h"
+#include "model/decoding/drafted_decoder.h"
 #include "model/decoding/greedy_decoder.h"
 #include "model/decoding/jacobi_decoder.h"
 #include "model/decoding/multi_block_decoder.h"
@@ -790,6 +791,96 @@ TEST(DraftingRows, ChangeNoOtherRowAndAgreeWithTheCpus) {
     }
     EXPECT_EQ(model.account.live_bytes(), 0U);
   }
+}
+
+/// The model's and the head's weights rounded to `compute`; returns losses and gradients.
+Step train_head(HeadedModel& model, KernelSet& kernels, DType compute) {
+  PackedBatch batch =
+      pack_samples(std::vector{random_sample(5, 9, 4, 5, 2), random_sample(6, 21, 4, 3, 1)},
+                   {.mask = MaskKind::clean,
+                    .ar_targets = false,
+                    .noisy_last = true,
+                    .mask_token = model.shape.mask_token},
+                   0.5F);
+  const auto rounded = [&](std::span<const float> values) {
+    std::vector<BFloat16> shorts(values.size());
+    std::ranges::transform(values, shorts.begin(), to_bfloat16);
+    return shorts;
+  };
+  const std::vector<BFloat16> model_shorts = rounded(model.values);
+  const std::vector<BFloat16> head_shorts = rounded(model.weights);
+  const auto lend = [&](const ParameterTable& table, const std::vector<float>& floats,
+                        const std::vector<BFloat16>& shorts) {
+    const Shape shape{std::ssize(floats)};
+    return FlatParameters(table,
+                          compute == DType::float32 ? ConstTensorView(floats.data(), shape)
+                                                    : ConstTensorView(shorts.data(), shape),
+                          kernels, model.account);
+  };
+  FlatParameters of_model = lend(model.table, model.values, model_shorts);
+  FlatParameters of_head = lend(model.head_table, model.weights, head_shorts);
+  Step step;
+  step.gradients.assign(model.weights.size(), 0.0F);
+  FlatGradients sink(model.head_table, {step.gradients.data(), {std::ssize(step.gradients)}},
+                     kernels, model.account);
+  TrainingTransformer frozen(
+      model.config, model.table, kernels, model.account,
+      {.compute = compute, .forward_only = true, .features = model.shape.features});
+  TrainingTransformer head(model.head_config, model.head_table, kernels, model.account,
+                           {.compute = compute, .head = model.shape});
+  PackedBatch clean;
+  take_clean_rows(batch, clean);
+  const ConstTensorView hidden = frozen.forward(clean, of_model);
+  const FrozenForward forward{model.table, of_model, hidden, frozen.features()};
+  head.forward_head(batch, forward, of_head);
+  step.sums = test::losses_of(kernels, [&](const TensorView& sums) {
+    head.loss_and_backward_head(forward, of_head, {.sums = sums}, sink);
+  });
+  return step;
+}
+
+TEST(Heads, TrainAndDecodeAsOnTheCpu) {
+  const std::unique_ptr<KernelSet> tested = make_tested_kernel_set();
+  HeadedModel model(false);
+  for (const DType compute : {DType::float32, DType::bfloat16}) {
+    const Step ours = train_head(model, *tested, compute);
+    const Step cpus = train_head(model, *model.kernels, compute);
+    const bool exact = compute == DType::float32;
+    EXPECT_NEAR(ours.sums.consistency, cpus.sums.consistency,
+                (exact ? 1e-5 : 0.03) * cpus.sums.consistency);
+    EXPECT_LT(distance(ours.gradients, cpus.gradients),
+              (exact ? 1e-4 : 0.05) * norm(cpus.gradients));
+  }
+  const AdapterSource source = model.source();
+  const auto decoded = [&](KernelSet& kernels, bool drafts) {
+    InferenceTransformer transformer(
+        model.config, model.table, model.flat(), kernels, model.account,
+        {.num_slots = 3, .slot_capacity = 192, .branch_rows = 16, .adapter = &source});
+    DecodeEngine engine(transformer, 3);
+    RandomStream stream(22, RandomPurpose::test);
+    std::vector<std::unique_ptr<SequenceDecoder>> decoders;
+    for (std::uint64_t i = 0; i < 5; ++i) {
+      DecodeRequest request = random_request(i, stream, 37);
+      request.max_new_tokens = 20;
+      decoders.push_back(
+          drafts ? make_drafted_decoder(std::move(request), {.block_size = 6, .match_length = 2})
+                 : make_greedy_decoder(std::move(request)));
+    }
+    std::vector<DecodeResult> results = decode_all(engine, std::move(decoders));
+    std::ranges::sort(results, {}, &DecodeResult::id);
+    return results;
+  };
+  const auto ours = decoded(*tested, true);
+  const auto cpus = decoded(*model.kernels, true);
+  const auto one_by_one = decoded(*tested, false);
+  EXPECT_EQ(digest(ours), digest(cpus));
+  std::int64_t saved = 0;
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    EXPECT_EQ(ours[i].tokens, one_by_one[i].tokens);
+    saved += one_by_one[i].forwards - ours[i].forwards;
+  }
+  EXPECT_GT(saved, 0);
+  EXPECT_EQ(model.account.live_bytes(), 0U);
 }
 
 template <class Function>  ///< Null on a real device.

@@ -7,7 +7,7 @@
 #include <span>
 #include <utility>
 
-#include "checkpoints/peft_adapter.h"
+#include "checkpoints/drafter_files.h"
 #include "checkpoints/tokenizer_fit.h"
 #include "data/tokenizer/unicode.h"
 #include "model/transformer/cache_pages.h"

@@ -18,7 +18,7 @@
 
 namespace jforge {
 
-class PeftAdapter;
+class DrafterFiles;
 
 struct ModelUnderTest {
   std::string name;  ///< "base", "sft", "final": key in the summary.
@@ -27,7 +27,7 @@ struct ModelUnderTest {
   ParameterReader read;
   std::filesystem::path directory;  ///< With tokenizer and template.
   WeightStorage decode_weights = WeightStorage::automatic;
-  const PeftAdapter* drafter = nullptr;  ///< For the methods that need one.
+  const DrafterFiles* drafter = nullptr;  ///< For the methods that need one.
 };
 
 struct EvaluationProgress {

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "checkpoints/drafter_files.h"
 #include "checkpoints/jacobi_decoding.h"
-#include "checkpoints/peft_adapter.h"
 #include "model/transformer/inference_transformer.h"
 #include "runtime/bounded_json.h"
 #include "runtime/comm/collectives.h"

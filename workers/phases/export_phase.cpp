@@ -9,8 +9,8 @@
 
 #include "checkpoints/checkpoint_reader.h"
 #include "checkpoints/directory_checksums.h"
+#include "checkpoints/drafter_files.h"
 #include "checkpoints/hf_model.h"
-#include "checkpoints/peft_adapter.h"
 #include "runtime/bounded_json.h"
 #include "runtime/comm/failure_agreement.h"
 #include "runtime/content_hash.h"
@@ -123,11 +123,12 @@ bool ExportPhase::run() {
       const HfExportOptions options{.stored = dtype_of(config_.model.export_as),
                                     .jacobi_block_size = config_.rounds.back().block_size,
                                     .template_arguments = config_.prompts.template_arguments};
-      if (table.of_adapter()) {
-        export_with_drafter(
-            config_.model.source, layout_.model(), options, [&](const auto& folder) {
-              write_peft_adapter(folder, config_.train.adapter, table, std::ref(tensors));
-            });
+      if (const auto drafter = config_.train.drafter_shape(config)) {
+        export_with_drafter(config_.model.source, layout_.model(), options,
+                            [&](const auto& folder) {
+                              write_drafter(folder, config_.model.source, *drafter,
+                                            *options.jacobi_block_size, table, std::ref(tensors));
+                            });
       } else {
         export_hf_model(config_.model.source, layout_.model(), config, table, std::ref(tensors),
                         options);

@@ -30,12 +30,12 @@ bool finishes_round(const CheckpointManifest& manifest) {
 
 RoundWeights::RoundWeights(const PhaseServices& services, std::filesystem::path source,
                            std::string model_hash, std::filesystem::path checkpoints,
-                           const AdapterShape* adapter, std::uint64_t seed)
+                           std::optional<DrafterShape> drafter, std::uint64_t seed)
     : services_(services),
       source_(std::move(source)),
       model_hash_(std::move(model_hash)),
       checkpoints_(std::move(checkpoints)),
-      adapter_(adapter),
+      drafter_(std::move(drafter)),
       seed_(seed) {}
 
 void RoundWeights::resume(Checkpoint checkpoint) {
@@ -112,7 +112,7 @@ ModelShard& RoundWeights::unread() {
   together(services_.comm, [&] {
     if (!model_) {
       model_ = std::make_unique<ModelShard>(read_hf_config(source_), services_.comm, account_,
-                                            &services_.grid, adapter_);
+                                            &services_.grid, drafter_);
     }
   });
   return *model_;
@@ -123,7 +123,7 @@ ModelShard& RoundWeights::after(std::int32_t rounds) {
     return *model_;
   }
   ModelShard& model = unread();
-  if (rounds == 0 && adapter_ != nullptr) {
+  if (rounds == 0 && drafter_) {
     together(services_.comm, [&] { model.initialise(seed_); });
   } else if (rounds == 0) {
     model.load_hf(source_);
@@ -135,7 +135,7 @@ ModelShard& RoundWeights::after(std::int32_t rounds) {
 }
 
 ModelShard* RoundWeights::base() {
-  if (adapter_ != nullptr && !base_) {
+  if (drafter_ && !base_) {
     auto model = std::make_unique<ModelShard>(read_hf_config(source_), services_.comm, account_,
                                               &services_.grid);
     model->load_hf(source_);
@@ -145,7 +145,7 @@ ModelShard* RoundWeights::base() {
 }
 
 ModelShard& RoundWeights::generator(std::int32_t round) {
-  return adapter_ != nullptr ? *base() : first_of(round, "what is left to generate");
+  return drafter_ ? *base() : first_of(round, "what is left to generate");
 }
 
 ModelShard& RoundWeights::first_of(std::int32_t round, const char* need) {

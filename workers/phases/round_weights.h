@@ -28,10 +28,11 @@ inline constexpr const char* kGeneratedFrom = "generated_from";
 class RoundWeights {
  public:
   /// `source`: Hugging Face directory of the model, whose hash is `model_hash`. `checkpoints`: the
-  /// run's directory of checkpoints. With `adapter` (else null) the rounds train that, beginning
-  /// with weights of `seed`, and the model generates every round's trajectories.
+  /// run's directory of checkpoints. With `drafter` the rounds train that, beginning with weights
+  /// of `seed`, and the model generates every round's trajectories.
   RoundWeights(const PhaseServices& services, std::filesystem::path source, std::string model_hash,
-               std::filesystem::path checkpoints, const AdapterShape* adapter, std::uint64_t seed);
+               std::filesystem::path checkpoints, std::optional<DrafterShape> drafter,
+               std::uint64_t seed);
 
   /// Continues from `checkpoint`, the newest valid one.
   void resume(Checkpoint checkpoint);
@@ -48,7 +49,7 @@ class RoundWeights {
   [[nodiscard]] std::string origin(std::int32_t rounds) const;
   /// Returns the hash of what generates the trajectories of round `round`.
   [[nodiscard]] std::string generator_origin(std::int32_t round) const {
-    return adapter_ == nullptr ? origin(round - 1) : model_hash_;
+    return drafter_ ? model_hash_ : origin(round - 1);
   }
   /// Collective. Sets round_origin() to generator_origin(round) of rank 0.
   void begin_round(std::int32_t round);
@@ -69,7 +70,7 @@ class RoundWeights {
   /// Collective. Returns the weights that generate the trajectories of round `round`, which may
   /// have been resumed. Throws as first_of().
   ModelShard& generator(std::int32_t round);
-  /// Collective. Returns the frozen model beside an adapter, null without one.
+  /// Collective. Returns the frozen model beside a drafter, null without one.
   ModelShard* base();
   /// Collective. Returns a model that may hold no weights.
   ModelShard& unread();
@@ -92,14 +93,14 @@ class RoundWeights {
   std::filesystem::path source_;
   std::string model_hash_;
   std::filesystem::path checkpoints_;
-  const AdapterShape* adapter_;
+  std::optional<DrafterShape> drafter_;
   std::uint64_t seed_;
   std::optional<Checkpoint> resume_point_;
   std::int32_t trained_ = 0;
   std::string round_origin_;
   MemoryAccount account_{"weights"};
   std::unique_ptr<ModelShard> model_;
-  std::unique_ptr<ModelShard> base_;  ///< With an adapter.
+  std::unique_ptr<ModelShard> base_;  ///< With a drafter.
   std::int32_t held_ = kNone;         ///< Rounds that the weights in memory have been trained for.
 };
 

@@ -64,6 +64,22 @@ BatchRange batch_range(std::int64_t step, std::int64_t batch_samples, std::int64
   return {first, std::min(first + batch_samples, order_size)};
 }
 
+PackingOptions packing_of(const TrainConfig& config, const std::optional<HeadShape>& head,
+                          const TransformerConfig& model) {
+  PackingOptions options = config.packing(model.eos_ids);
+  if (head) {
+    options.mask_token = head->mask_token;
+  }
+  return options;
+}
+
+TrainingTransformer::Options options_of(const TrainConfig& config,
+                                        const std::optional<HeadShape>& head) {
+  TrainingTransformer::Options options = config.transformer_options();
+  options.head = head;
+  return options;
+}
+
 std::unique_ptr<Collectives> collectives_of(const TrainContext& context, const Communicator& comm,
                                             const TrainConfig& config) {
   return make_collectives(comm, config.sharding().home(context.kernels.device()),
@@ -75,9 +91,11 @@ std::unique_ptr<Collectives> collectives_of(const TrainContext& context, const C
 DistillationTrainer::DistillationTrainer(const TrainContext& context, std::span<const float> shard,
                                          const TrainConfig& config)
     : context_(context),
-      plan_(context.model),
       config_(config),
-      packing_(config.packing(context.model.eos_ids)),
+      head_(config.drafter == Drafter::head ? std::optional(completed(config.head, context.model))
+                                            : std::nullopt),
+      plan_(context.model),
+      packing_(packing_of(config, head_, context.model)),
       collectives_(
           collectives_of(context, context.grid ? context.grid->within : context.comm, config)),
       across_(context.grid != nullptr && context.grid->across.size() > 1
@@ -86,14 +104,20 @@ DistillationTrainer::DistillationTrainer(const TrainContext& context, std::span<
       store_(context.table, config.sharding(), context.kernels, *collectives_, context.account,
              shard, across_.get()),
       optimizer_(context.table, context.comm, context.account, store_, config.optimizer),
-      transformer_(context.model, context.frozen ? context.frozen->table : context.table,
-                   context.kernels, context.account, config.transformer_options()),
+      transformer_(head_ ? head_config(context.model, *head_) : context.model,
+                   context.frozen && !head_ ? context.frozen->table : context.table,
+                   context.kernels, context.account, options_of(config, head_)),
       spike_guard_(config.spike_guard),
       results_(context.kernels, context.account) {
   config_.validate();
   expect(context.frozen.has_value() == (config.drafter != Drafter::none),
-         "an adapter is trained beside a frozen model, and only then");
-  if (store_.sharding().teacher) {
+         "a drafter is trained beside a frozen model, and only then");
+  if (head_) {
+    teacher_.emplace(
+        context.model, context.frozen->table, context.kernels, context.account,
+        TrainingTransformer::Options{
+            .compute = config.compute, .forward_only = true, .features = head_->features});
+  } else if (store_.sharding().teacher) {
     teacher_.emplace(context.model, context.table, context.kernels, context.account,
                      TrainingTransformer::Options{.compute = config.compute, .forward_only = true});
   }
@@ -316,9 +340,7 @@ DistillationTrainer::LocalWork DistillationTrainer::train_batch(SampleSource& so
       continue;
     }
     work.tokens += static_cast<double>(batch_.tokens.size());
-    work.flops +=
-        training_flops(plan_, context_.model.vocabulary_size, batch_, context_.frozen.has_value()) +
-        forward_flops(plan_, teacher_batch_);
+    work.flops += pass_flops();
     work.kept_offsets += static_cast<double>(batch_.kept_offsets);
     work.ar_targets += static_cast<double>(batch_.ar_targets);
     work.micro_batches += 1;
@@ -340,8 +362,26 @@ DistillationTrainer::LocalWork DistillationTrainer::train_batch(SampleSource& so
   return work;
 }
 
+double DistillationTrainer::pass_flops() const {
+  const std::int64_t vocabulary = context_.model.vocabulary_size;
+  const double frozen_forward = forward_flops(plan_, teacher_batch_);
+  if (!head_) {
+    return training_flops(plan_, vocabulary, batch_, context_.frozen.has_value()) + frozen_forward;
+  }
+  // Only noisy rows pass the layers, forward and backward; the frozen logits have no backward.
+  const LayerPlan own(head_config(context_.model, *head_));
+  return frozen_forward + training_flops(own, vocabulary, batch_, true) +
+         2 * forward_flops(own, batch_, true) - forward_flops(own, batch_);
+}
+
 void DistillationTrainer::forward_batch() {
-  if (context_.frozen) {
+  if (head_) {
+    take_clean_rows(batch_, teacher_batch_);
+    const ConstTensorView hidden = teacher_->forward(teacher_batch_, context_.frozen->weights);
+    model_forward_.emplace(FrozenForward{context_.frozen->table, context_.frozen->weights, hidden,
+                                         teacher_->features()});
+    transformer_.forward_head(batch_, *model_forward_, store_);
+  } else if (context_.frozen) {
     transformer_.forward(batch_, context_.frozen->weights, &store_);
   } else {
     transformer_.forward(batch_, store_);
@@ -395,7 +435,9 @@ void DistillationTrainer::backward(std::int64_t pass, GradientSink& gradients,
                         .ar_scale = config_.ar_weight,
                         .sums = results_.part(kLossSums * pass, kLossSums),
                         .ar_loss = config_.ar_loss};
-  if (context_.frozen) {
+  if (head_) {
+    transformer_.loss_and_backward_head(*model_forward_, store_, terms, gradients);
+  } else if (context_.frozen) {
     transformer_.loss_and_backward(context_.frozen->weights, store_, terms, gradients);
   } else {
     transformer_.loss_and_backward(store_, terms, gradients, teacher);
@@ -462,7 +504,7 @@ bool DistillationTrainer::norms_due(std::int64_t step) const {
 }
 
 TeacherForward DistillationTrainer::teach() {
-  if (!teacher_) {
+  if (!teacher_ || head_) {
     return {};
   }
   take_teacher_rows(batch_, teacher_batch_, config_.ar_loss == ArLoss::distillation);

@@ -82,7 +82,7 @@ struct TrainHooks {
 
 enum class TrainOutcome : std::uint8_t { finished, interrupted };
 
-/// A model that stays as it is, beside the adapter that is trained.
+/// A model that stays as it is, beside the drafter that is trained.
 struct FrozenModel {
   const ParameterTable& table;
   ParameterSource& weights;  ///< Of the compute type, where the kernels compute.
@@ -91,7 +91,7 @@ struct FrozenModel {
 /// References must outlive the trainer.
 struct TrainContext {
   const TransformerConfig& model;
-  /// The trained weights': the model's or the adapter's. shard_count = ranks of a copy of the
+  /// The trained weights': the model's or the drafter's. shard_count = ranks of a copy of the
   /// state.
   const ParameterTable& table;
   KernelSet& kernels;
@@ -173,6 +173,7 @@ class DistillationTrainer {
   void build_batch(SampleSource& source, std::int64_t first,
                    const std::vector<std::size_t>& members, float sample_weight);
   void forward_batch();
+  [[nodiscard]] double pass_flops() const;
   /// Replaces the noise of some of batch_'s samples, `first` + `members` in the order, by what the
   /// adapter proposes after its forward. False if there are none.
   [[nodiscard]] bool propose_noise(std::int64_t first, const std::vector<std::size_t>& members);
@@ -189,15 +190,18 @@ class DistillationTrainer {
                                     PeakFlops& peak, StepMetrics& metrics);
 
   TrainContext context_;
-  const LayerPlan plan_;  ///< For FLOPs.
   TrainConfig config_;
+  std::optional<HeadShape> head_;  ///< If that is trained.
+  const LayerPlan plan_;           ///< Of the model, for FLOPs.
   PackingOptions packing_;
   std::unique_ptr<Collectives> collectives_;
   std::unique_ptr<Collectives> across_;  ///< Null with one copy of the state.
   ParameterStore store_;
   ShardedAdamW optimizer_;
   TrainingTransformer transformer_;
+  /// The frozen teacher, or the frozen model beside a head.
   std::optional<TrainingTransformer> teacher_;
+  std::optional<FrozenForward> model_forward_;  ///< Beside a head, of batch_.
   SpikeGuard spike_guard_;
   ResultSums results_;  ///< Per step: two losses per pass, two squared norms, two unused.
   std::exception_ptr hook_failure_;

@@ -52,6 +52,10 @@ void expect_drafter_alone(const TrainConfig& config) {
         "train.drafter_rank and train.drafter_alpha must be positive, and train.drafter_targets "
         "must name a projection");
   }
+  if (config.drafter == Drafter::head && config.own_proposals > 0) {
+    throw ConfigError(
+        "train.drafter_proposals is an adapter's noise; a head's is mask tokens: leave it out");
+  }
 }
 
 }  // namespace
@@ -141,7 +145,7 @@ PackingOptions TrainConfig::packing(const std::vector<TokenId>& eos_ids) const {
 TrainingTransformer::Options TrainConfig::transformer_options() const {
   return {.activation_checkpointing = activation_checkpointing,
           .compute = compute,
-          .adapter = drafter == Drafter::none ? std::nullopt : std::optional(adapter)};
+          .adapter = drafter == Drafter::adapter ? std::optional(adapter) : std::nullopt};
 }
 
 LearningRateSchedule TrainConfig::schedule(std::int64_t total_steps) const {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "model/kernels/kernel_set.h"
-#include "model/transformer/adapter.h"
+#include "model/transformer/drafter.h"
 #include "model/transformer/packed_layout.h"
 #include "model/transformer/training_transformer.h"
 #include "runtime/comm/tensor_collectives.h"
@@ -32,7 +32,8 @@ enum class TeacherKind : std::uint8_t {
 /// What a run trains.
 enum class Drafter : std::uint8_t {
   none,     ///< The model.
-  adapter,  ///< Additions of drafting rows (model/transformer/adapter.h); the model stays as it is.
+  adapter,  ///< Additions of drafting rows (model/transformer/drafter.h); the model stays as it is.
+  head,     ///< Layers that read the model's features; the model stays as it is, too.
 };
 
 /// Sanity limits.
@@ -57,6 +58,7 @@ struct TrainConfig {
   bool train_prompt = false;
   Drafter drafter = Drafter::none;
   AdapterShape adapter;  ///< If that is the drafter.
+  HeadShape head;        ///< Likewise.
   /// Share of samples whose noise is what the adapter proposed in a forward just before, which
   /// costs one; their choice is of `proposals_seed`.
   double own_proposals = 0;
@@ -82,16 +84,29 @@ struct TrainConfig {
   void apply(Compat compat);
   /// Throws ConfigError naming the key and a remedy.
   void validate() const;
+  /// Both without what a head takes from its model.
   [[nodiscard]] PackingOptions packing(const std::vector<TokenId>& eos_ids) const;
   [[nodiscard]] TrainingTransformer::Options transformer_options() const;
   /// Returns the table of the trained weights.
   [[nodiscard]] ParameterTable table(const TransformerConfig& model, int shard_count) const {
-    return drafter == Drafter::none ? ParameterTable(model, shard_count)
-                                    : ParameterTable(model, adapter, shard_count);
+    const std::optional<DrafterShape> shape = drafter_shape();
+    return shape ? ParameterTable(model, *shape, shard_count) : ParameterTable(model, shard_count);
   }
-  /// Returns the shape of the adapter that is trained; null if it is the model.
-  [[nodiscard]] const AdapterShape* adapter_shape() const {
-    return drafter == Drafter::adapter ? &adapter : nullptr;
+  /// The same with a head's defaults for `model`.
+  [[nodiscard]] std::optional<DrafterShape> drafter_shape(const TransformerConfig& model) const {
+    return drafter == Drafter::head ? DrafterShape(completed(head, model)) : drafter_shape();
+  }
+  /// Returns the shape of the drafter that is trained; nothing if it is the model.
+  [[nodiscard]] std::optional<DrafterShape> drafter_shape() const {
+    switch (drafter) {
+      case Drafter::none:
+        break;
+      case Drafter::adapter:
+        return adapter;
+      case Drafter::head:
+        return head;
+    }
+    return std::nullopt;
   }
   [[nodiscard]] LearningRateSchedule schedule(std::int64_t total_steps) const;
   [[nodiscard]] double weighted(const VocabularyLossSums& losses) const {

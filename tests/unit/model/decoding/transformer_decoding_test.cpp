@@ -286,6 +286,45 @@ TEST(TransformerDecoding, DraftersGiveArsTokensWhateverTheyPropose) {  // I23, I
   EXPECT_GT(saved, 0) << "no proposal was ever accepted: the test says nothing";
 }
 
+/// A head proposes; the model verifies. Heads whose proposals are noise must change nothing.
+TEST(TransformerDecoding, AHeadNeverChangesTheText) {
+  constexpr PromptId kPrompts = 20;
+  std::int64_t saved = 0;
+  for (std::int64_t setting = 0; setting < 60; ++setting) {
+    SCOPED_TRACE(setting);
+    const DraftedOptions options{.block_size = static_cast<std::int32_t>(1 + setting % 17),
+                                 .match_length = static_cast<std::int32_t>(setting / 4 % 5),
+                                 .seed = static_cast<std::uint64_t>(setting)};
+    const std::int32_t batch = setting % 2 == 0 ? 8 : 1;
+    const auto make_request = [&](PromptId id) {
+      DecodeRequest asked = request(id, 20);
+      asked.sampling =
+          setting % 3 == 0 ? SamplingOptions{.temperature = 0.8, .seed = 5} : SamplingOptions{};
+      return asked;
+    };
+    HeadedModel model(setting % 4 < 2, ModelFamily::qwen2);
+    const AdapterSource head = model.source();
+    InferenceTransformer transformer(
+        model.config, model.table, model.flat(), *model.kernels, model.account,
+        {.num_slots = batch,
+         .slot_capacity = 64,
+         .branch_rows = 2 * 17,
+         .max_rows = setting % 4 == 0 ? 50 : 0,
+         .weights = std::array{WeightStorage::float32, WeightStorage::bfloat16_arithmetic,
+                               WeightStorage::int8}[static_cast<std::size_t>(setting % 3)],
+         .adapter = &head});
+    const auto ar = decode(transformer, 8, kPrompts,
+                           [&](PromptId id) { return make_greedy_decoder(make_request(id)); });
+    for (const auto& [id, result] : decode(transformer, batch, kPrompts, [&](PromptId prompt) {
+           return make_drafted_decoder(make_request(prompt), options);
+         })) {
+      ASSERT_EQ(result.tokens, ar.at(id).tokens) << "prompt " << id;
+      saved += ar.at(id).forwards - result.forwards;
+    }
+  }
+  EXPECT_GT(saved, 0) << "no proposal was ever accepted: the test says nothing";
+}
+
 std::vector<float> logits_after(InferenceTransformer& transformer, std::int32_t slot,
                                 std::int64_t begin, std::span<const TokenId> tokens,
                                 std::int64_t vocabulary_size, MemoryAccount& account) {

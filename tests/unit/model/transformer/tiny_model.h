@@ -78,6 +78,39 @@ struct DraftedModel : TinyModel {
   FlatParameters lent{adapter_table, adapter_flat(), *kernels, account};
 };
 
+/// A tiny model with a head.
+struct HeadedModel : TinyModel {
+  explicit HeadedModel(bool tied, ModelFamily family = ModelFamily::qwen2,
+                       HeadShape own = {.layers = 2, .features = {0, 1}, .mask_token = 36})
+      : TinyModel(tied, family),
+        shape(std::move(own)),
+        head_config(jforge::head_config(config, shape)),
+        head_table(config, shape, 2),
+        weights(static_cast<std::size_t>(head_table.flat_size())) {
+    initialise_weights(head_table, head_flat(), 17, shape.layers);
+    RandomStream stream(5, RandomPurpose::test);
+    for (const ParameterEntry& entry : head_table.entries()) {
+      for (std::int64_t i = 0; i < entry.shape.elements(); ++i) {
+        float& value = weights[static_cast<std::size_t>(entry.offset + i)];
+        value = entry.shape.rank() == 2 ? 8.0F * value
+                                        : value + 0.2F * static_cast<float>(stream.normal());
+      }
+    }
+  }
+  [[nodiscard]] TensorView head_flat() { return {weights.data(), {std::ssize(weights)}}; }
+  [[nodiscard]] AdapterSource source() const {
+    return {shape, head_table, [this](const ParameterEntry& entry) {
+              return ConstTensorView(weights.data() + entry.offset, entry.shape);
+            }};
+  }
+
+  HeadShape shape;
+  TransformerConfig head_config;
+  ParameterTable head_table;
+  std::vector<float> weights;
+  FlatParameters lent{head_table, head_flat(), *kernels, account};
+};
+
 struct RoundedModel {
   explicit RoundedModel(const TinyModel& model)
       : shorts(model.values.size()), floats(model.values.size()) {

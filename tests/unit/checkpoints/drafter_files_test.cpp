@@ -1,4 +1,4 @@
-#include "checkpoints/peft_adapter.h"
+#include "checkpoints/drafter_files.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,14 +25,14 @@ class PeftAdapterTest : public HfModelTest {
     }
   }
   void write_to(const fs::path& folder) {
-    write_peft_adapter(folder, shape_, table_, test::values_in(flat()));
+    write_drafter(folder, source_, shape_, 4, table_, test::values_in(flat()));
   }
   [[nodiscard]] ConstTensorView flat() const { return {values_.data(), {table_.flat_size()}}; }
   [[nodiscard]] std::string hash_of(const fs::path& folder) const {
-    return PeftAdapter(folder, config_).hash();
+    return DrafterFiles(folder, config_).hash();
   }
   std::string adapter_refusal() {
-    return refusal([&] { const PeftAdapter adapter(folder_, config_); });
+    return refusal([&] { const DrafterFiles adapter(folder_, config_); });
   }
   std::vector<SafetensorsTensor> adapter_tensors() {
     std::vector<SafetensorsTensor> tensors;
@@ -55,8 +55,8 @@ class PeftAdapterTest : public HfModelTest {
 
 TEST_F(PeftAdapterTest, IsReadAsItWasWritten) {
   write_to(folder_);
-  const PeftAdapter adapter(folder_, config_);
-  EXPECT_EQ(adapter.source().shape, shape_);
+  const DrafterFiles adapter(folder_, config_);
+  EXPECT_EQ(adapter.source().shape, DrafterShape(shape_));
   ASSERT_EQ(adapter.table().entries().size(), table_.entries().size());
   for (const ParameterEntry& entry : adapter.table().entries()) {
     const ConstTensorView read = adapter.source().read(entry);
@@ -178,7 +178,7 @@ TEST_F(PeftAdapterTest, AnExportLeavesTheModelsFilesAsTheyAre) {
     }
   }
   EXPECT_TRUE(check_checksums(output));
-  EXPECT_EQ(HfModel(output).drafter->source().shape, shape_);
+  EXPECT_EQ(HfModel(output).drafter->source().shape, DrafterShape(shape_));
   EXPECT_EQ(HfModel(source_).drafter, nullptr);
   for (const char* const name : {"adapter_config.json", "adapter_model.safetensors"}) {
     const fs::path file = output / "drafter" / name;
@@ -203,14 +203,87 @@ TEST_F(PeftAdapterTest, AnExportLeavesTheModelsFilesAsTheyAre) {
 
 TEST_F(PeftAdapterTest, AMethodThatNeedsADrafterSaysSo) {
   write_to(folder_);
-  const PeftAdapter adapter(folder_, config_);
+  const DrafterFiles adapter(folder_, config_);
   EXPECT_EQ(drafter_for("ar", false, nullptr, source_), nullptr);
   EXPECT_EQ(drafter_for("ar", false, &adapter, source_), nullptr);
   EXPECT_EQ(drafter_for("draft", true, &adapter, source_), &adapter.source());
   EXPECT_THAT(
       test::message_of<ConfigError>([&] { (void)drafter_for("draft", true, nullptr, source_); }),
       AllOf(HasSubstr("\"draft\" needs a drafter"), HasSubstr(source_.string()),
-            HasSubstr("train.drafter = \"adapter\"")));
+            HasSubstr("(train.drafter)")));
+}
+
+class HeadFilesTest : public HfModelTest {
+ protected:
+  HeadFilesTest() {
+    for (std::size_t i = 0; i < values_.size(); ++i) {
+      values_[i] = static_cast<float>(i % 97) - 40.5F;
+    }
+    write_drafter(folder_, source_, shape_, 4, table_,
+                  test::values_in({values_.data(), {table_.flat_size()}}));
+  }
+  std::string head_refusal() {
+    return refusal([&] { const DrafterFiles head(folder_, config_); });
+  }
+  void set(const std::string& key, const ordered_json& value) {
+    ordered_json config = ordered_json::parse(read_file(folder_ / "config.json"));
+    config[ordered_json::json_pointer(key)] = value;
+    write(folder_ / "config.json", config.dump());
+  }
+
+  const TransformerConfig config_ = read_hf_config(source_);
+  const HeadShape shape_ =
+      completed({.layers = 2, .features = {0}, .mask_token = 3}, read_hf_config(source_));
+  const ParameterTable table_{config_, shape_, 3};
+  std::vector<float> values_ = std::vector<float>(static_cast<std::size_t>(table_.flat_size()));
+  const fs::path folder_ = root_ / kDrafterFolder;
+};
+
+TEST_F(HeadFilesTest, IsReadAsItWasWritten) {
+  EXPECT_TRUE(has_drafter(root_));
+  const DrafterFiles head(folder_, config_);
+  EXPECT_EQ(head.source().shape, DrafterShape(shape_));
+  for (const ParameterEntry& entry : head.table().entries()) {
+    const auto written =
+        test::values_in({values_.data(), {table_.flat_size()}})(table_.entry(entry.name));
+    EXPECT_TRUE(std::ranges::equal(head.source().read(entry).span<float>(), written)) << entry.name;
+  }
+  const SafetensorsFile file(folder_ / "model.safetensors");
+  const std::int64_t size = config_.hidden_size;
+  EXPECT_EQ(file.entries().at("fc.weight").shape, (std::vector<std::int64_t>{size, size}));
+  EXPECT_TRUE(file.contains("layers.1.self_attn.q_norm.weight"));
+  EXPECT_TRUE(file.contains("norm.weight") && file.contains("hidden_norm.weight"));
+  const std::string hash = head.hash();
+  set("/dflash_config/mask_token_id", 4);
+  EXPECT_NE(DrafterFiles(folder_, config_).hash(), hash);
+}
+
+TEST_F(HeadFilesTest, OtherHeadsAreRefusedByTheirKeys) {
+  const std::string whole = read_file(folder_ / "config.json");
+  const std::tuple<const char*, ordered_json, const char*> others[] = {
+      {"/architectures", {"DFlash2DraftModel"}, "architectures"},
+      {"/hidden_size", 7, "hidden_size"},
+      {"/head_dim", 7, "head_dim"},
+      {"/num_target_layers", 9, "num_target_layers"},
+      {"/rms_norm_eps", 0.5, "rms_norm_eps"},
+      {"/num_hidden_layers", -1, "drafter_layers"},
+      {"/num_hidden_layers", "two", "dflash_config"},
+      {"/dflash_config/target_layer_ids", {99}, "drafter_features"},
+      {"/dflash_config/mask_token_id", nullptr, "dflash_config"},
+      {"/dflash_config", 3, "dflash_config"}};
+  for (const auto& [key, value, says] : others) {
+    set(key, value);
+    EXPECT_THAT(head_refusal(), AllOf(HasSubstr("config.json"), HasSubstr(says))) << key;
+    write(folder_ / "config.json", whole);
+  }
+  for (const char* flag : {"/dflash_config/causal", "/is_causal", "/causal_head"}) {
+    EXPECT_EQ(head_refusal(), "nothing thrown") << flag;
+    set(flag, false);
+  }
+  EXPECT_THAT(head_refusal(), HasSubstr("must be causal"));
+  write(folder_ / "config.json", whole);
+  fs::resize_file(folder_ / "model.safetensors", 100);
+  EXPECT_THAT(head_refusal(), HasSubstr("model.safetensors"));
 }
 
 }  // namespace
