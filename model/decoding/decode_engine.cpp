@@ -192,6 +192,7 @@ void DecodeEngine::append_rows(const DraftBranch& branch, CacheRow place, std::s
     slot.text.insert(slot.text.end(), branch.tokens.begin() + static_cast<std::ptrdiff_t>(begin),
                      branch.tokens.begin() + static_cast<std::ptrdiff_t>(end));
   }
+  const bool proposes = model_.proposes() && slot.decoder->wanted_proposals().has_value();
   for (std::size_t i = begin; i < end; ++i) {
     const bool wants_output = i >= branch.first_output;
     place.position =
@@ -199,7 +200,8 @@ void DecodeEngine::append_rows(const DraftBranch& branch, CacheRow place, std::s
     rows_.push_back({.token = branch.tokens[i],
                      .place = place,
                      .wants_output = wants_output,
-                     .drafts = branch.drafts});
+                     .drafts = branch.drafts,
+                     .proposes = proposes});
     outputs_ += wants_output ? 1 : 0;
   }
 }

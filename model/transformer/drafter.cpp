@@ -70,7 +70,8 @@ std::vector<std::int32_t> default_features(std::int64_t model_layers, std::int64
   const auto last = static_cast<double>(model_layers - (few ? 2 : 3));
   std::vector<std::int32_t> layers;
   for (std::int64_t i = 0; i < count; ++i) {
-    const double place = count == 1 ? static_cast<double>(model_layers / 2)
+    const std::int64_t middle = model_layers / 2;
+    const double place = count == 1 ? static_cast<double>(middle)
                                     : first + static_cast<double>(i) * (last - first) /
                                                   static_cast<double>(count - 1);
     const auto layer = static_cast<std::int32_t>(std::min(std::nearbyint(place), last));

@@ -143,7 +143,7 @@ struct InferenceTransformer::State {
   /// Passes with drafting rows differ though they are of equal size.
   template <class Work>
   void run_plan(std::int32_t step, const Work& compute) {
-    if (!drafts() && !proposer) {
+    if (!drafts() && !keeps_features) {
       plan->run(step, compute);
     } else {
       compute();
@@ -171,7 +171,8 @@ struct InferenceTransformer::State {
   template <class Step, class Emit>
   void run(std::span<const DecodeRow> rows, const Step& step, const Emit& emit) {
     check_rows(rows);
-    if (proposer) {
+    keeps_features = proposer && std::ranges::any_of(rows, &DecodeRow::proposes);
+    if (keeps_features) {
       const auto bytes = storage_bytes(std::ssize(rows) * config.hidden_size, work.activation);
       feature_rows = std::max(feature_rows, std::ssize(rows));
       features.resize(proposer->read_layers.size());
@@ -229,6 +230,7 @@ struct InferenceTransformer::State {
   std::vector<Buffer> features;  ///< Of HeadShape::features, [feature_rows, C] each.
   std::int64_t feature_rows = 0;
   std::int64_t chunk_begin = 0;  ///< Of the rows of a call.
+  bool keeps_features = false;   ///< In this call: then no pass is replayed.
   // If this is a head:
   std::vector<std::int32_t> read_layers;  ///< HeadShape::features
   TokenId mask_token = 0;
@@ -406,7 +408,7 @@ TensorView InferenceTransformer::State::feature(std::size_t index, std::int64_t 
 /// Requires: the stream after `layer` is complete.
 void InferenceTransformer::State::keep_features(std::size_t layer) {
   const std::int64_t all = plan->num_rows(DecodeRows::all);
-  for (std::size_t i = 0; proposer && i < features.size(); ++i) {
+  for (std::size_t i = 0; keeps_features && i < features.size(); ++i) {
     if (std::cmp_equal(proposer->read_layers[i], layer)) {
       kernels.convert(work.stream.floats({all, config.hidden_size}),
                       feature(i, chunk_begin, chunk_begin + all));
@@ -777,7 +779,7 @@ void InferenceTransformer::State::plan_chunk(std::span<const DecodeRow> rows) {
                 .kept = work.kept,
                 .copies = {},
                 .table = pages.table(),
-                .padded = options.replay && !drafts() && !proposer});
+                .padded = options.replay && !drafts() && !keeps_features});
 }
 
 /// Computes the final hidden states of the kept rows.

@@ -21,6 +21,7 @@ struct DecodeRow {
   bool wants_output = true;  ///< Whether its next token is predicted.
   /// Has the adapter's additions; an alternative's row. In a call such rows are adjacent.
   bool drafts = false;
+  bool proposes = false;  ///< A head may read it (DecodeModel::propose()).
 };
 
 /// Takes logits [m, V], on the host, of the rows first … first + m − 1 of those that want output.
@@ -42,7 +43,8 @@ struct AdapterSource {
 struct ProposalRequest {
   std::int32_t slot = 0;
   std::int64_t first_position = 0;  ///< Of the first of the rows below.
-  /// Rows of the last predict() that the sequence keeps, by index; the second may be empty.
+  /// Rows of the last predict() that the sequence keeps, by index, with DecodeRow::proposes; the
+  /// second may be empty.
   std::array<RowRange, 2> rows;
   TokenId newest = 0;      ///< The token behind them.
   std::int64_t count = 0;  ///< Of proposals, for what follows it; 0: the rows are only noted.

@@ -149,8 +149,10 @@ std::vector<TokenId> proposals_of(HeadedModel& model, InferenceTransformer& tran
   for (const std::int64_t start : starts) {
     std::vector<DecodeRow> rows;
     for (std::int64_t i = known; i < start; ++i) {
-      rows.push_back(
-          {tokens[static_cast<std::size_t>(i)], {0, static_cast<std::int32_t>(i)}, false});
+      rows.push_back({.token = tokens[static_cast<std::size_t>(i)],
+                      .place = {0, static_cast<std::int32_t>(i)},
+                      .wants_output = false,
+                      .proposes = true});
     }
     transformer.predict(rows, {});
     const ProposalRequest request{
