@@ -181,8 +181,8 @@ struct DrafterFiles::State {
     const std::size_t tensors =
         table.entries().size() - (head == nullptr ? 0 : head->features.size() - 1);
     if (file.entries().size() != tensors) {
-      throw DataError(fmt::format("{}: {} tensors where the model's projections need {}",
-                                  weights.string(), file.entries().size(), tensors));
+      throw DataError(fmt::format("{}: {} tensors where the drafter has {}", weights.string(),
+                                  file.entries().size(), tensors));
     }
   }
   ConstTensorView read(const ParameterEntry& entry) {
@@ -215,7 +215,7 @@ struct DrafterFiles::State {
   ParameterTable table;
   SafetensorsFile file;
   std::vector<float> values;
-  AdapterSource source;
+  DrafterSource source;
 };
 
 DrafterFiles::DrafterFiles(const fs::path& directory, const TransformerConfig& model)
@@ -225,7 +225,7 @@ DrafterFiles::~DrafterFiles() = default;
 
 const ParameterTable& DrafterFiles::table() const noexcept { return state_->table; }
 
-const AdapterSource& DrafterFiles::source() const noexcept { return state_->source; }
+const DrafterSource& DrafterFiles::source() const noexcept { return state_->source; }
 
 std::string DrafterFiles::hash() const {
   const auto* const head = std::get_if<HeadShape>(&state_->shape);
@@ -250,7 +250,7 @@ std::unique_ptr<DrafterFiles> find_drafter(const fs::path& model_directory,
              : nullptr;
 }
 
-const AdapterSource* drafter_for(std::string_view method, bool needed, const DrafterFiles* drafter,
+const DrafterSource* drafter_for(std::string_view method, bool needed, const DrafterFiles* drafter,
                                  const fs::path& directory) {
   if (!needed) {
     return nullptr;

@@ -32,7 +32,7 @@ class DrafterFiles {
   [[nodiscard]] const ParameterTable& table() const noexcept;
   /// For an InferenceTransformer; refers to this object. Values are float32, valid until the next
   /// read.
-  [[nodiscard]] const AdapterSource& source() const noexcept;
+  [[nodiscard]] const DrafterSource& source() const noexcept;
   /// Hex hash of the weights and of the shape as far as it matters.
   [[nodiscard]] std::string hash() const;
 
@@ -49,7 +49,7 @@ class DrafterFiles {
 
 /// Returns the drafter for decoding by `method`, null unless the method needs one. Throws
 /// ConfigError if it does and the model in `directory` has none.
-[[nodiscard]] const AdapterSource* drafter_for(std::string_view method, bool needed,
+[[nodiscard]] const DrafterSource* drafter_for(std::string_view method, bool needed,
                                                const DrafterFiles* drafter,
                                                const std::filesystem::path& directory);
 

@@ -20,7 +20,7 @@ std::unique_ptr<InferenceTransformer> LoadedModel::inference(std::int32_t slots,
                                                              std::int64_t capacity,
                                                              WeightStorage storage,
                                                              std::int64_t branch_rows,
-                                                             const AdapterSource* adapter) {
+                                                             const DrafterSource* adapter) {
   expect_storage(storage, kernels->device());
   if (capacity > config.max_position_embeddings) {
     throw DataError(fmt::format(

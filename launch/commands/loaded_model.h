@@ -20,7 +20,7 @@ struct LoadedModel : HfModel {
   /// Returns a decoder of `slots` sequences of `capacity` positions and `branch_rows` draft rows.
   [[nodiscard]] std::unique_ptr<InferenceTransformer> inference(
       std::int32_t slots, std::int64_t capacity, WeightStorage storage = WeightStorage::automatic,
-      std::int64_t branch_rows = 0, const AdapterSource* adapter = nullptr);
+      std::int64_t branch_rows = 0, const DrafterSource* adapter = nullptr);
 
   /// Returns the table's flat float32 vector.
   [[nodiscard]] Buffer flat_weights();

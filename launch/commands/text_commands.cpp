@@ -147,7 +147,7 @@ ExitCode decode_command(const DecodeOptions& options) {
   if (const auto problem = unstopped_turns(tokenizer, chat, model.config)) {
     log_warn("{}", *problem);
   }
-  const AdapterSource* const adapter =
+  const DrafterSource* const adapter =
       drafter_for(method.name, method.needs_drafter, model.drafter.get(), options.model);
   const DecodeRequest request{0, tokenizer.encode(text), options.max_new_tokens,
                               model.config.eos_ids, method.sampling};

@@ -126,8 +126,8 @@ struct InferenceTransformer::State {
   void next_sublayer(const ConstTensorView& norm_after, const ConstTensorView& norm_before,
                      std::int64_t rows);
   void choose_tokens();
-  void pack_adapter(const AdapterSource& source, const AdapterShape& shape);
-  void make_head(const AdapterSource& source, const HeadShape& shape);
+  void pack_adapter(const DrafterSource& source, const AdapterShape& shape);
+  void make_head(const DrafterSource& source, const HeadShape& shape);
   [[nodiscard]] TensorView feature(std::size_t index, std::int64_t begin, std::int64_t end) const;
   void keep_features(std::size_t layer);
   void lay_out_proposals(std::span<const ProposalRequest> requests);
@@ -378,7 +378,7 @@ InferenceTransformer::State::State(const TransformerConfig& model_config,
   }
 }
 
-void InferenceTransformer::State::make_head(const AdapterSource& source, const HeadShape& shape) {
+void InferenceTransformer::State::make_head(const DrafterSource& source, const HeadShape& shape) {
   Options own = options;
   own.adapter = nullptr;
   own.branch_rows = 0;
@@ -482,7 +482,7 @@ void InferenceTransformer::State::take_context() {
   }
 }
 
-void InferenceTransformer::State::pack_adapter(const AdapterSource& source,
+void InferenceTransformer::State::pack_adapter(const DrafterSource& source,
                                                const AdapterShape& shape) {
   const AdapterParameters adapter(config, shape, source.table);
   for (const AdapterParameters::Layer& layer : adapter.layers) {

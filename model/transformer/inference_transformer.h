@@ -33,7 +33,7 @@ using LogitsReader = std::function<void(std::int64_t first, const TensorView& lo
 using ParameterReader = std::function<ConstTensorView(const ParameterEntry&)>;
 
 /// A drafter's weights, copied by the transformer's constructor.
-struct AdapterSource {
+struct DrafterSource {
   DrafterShape shape;
   const ParameterTable& table;
   ParameterReader read;
@@ -105,7 +105,7 @@ class InferenceTransformer final : public DecodeModel {
     /// Matrices' type. Embeddings are float32, or bfloat16 on a device if matrices are rounded.
     WeightStorage weights = WeightStorage::automatic;
     bool replay = true;  ///< Whether a device may replay passes (DecodePlan::run): the same bits.
-    const AdapterSource* adapter = nullptr;  ///< A drafter; read by the constructor.
+    const DrafterSource* adapter = nullptr;  ///< A drafter; read by the constructor.
   };
   /// Both copy the parameters, one at a time. `parameters`: the table's flat vector.
   InferenceTransformer(const TransformerConfig& config, const ParameterTable& table,

@@ -668,7 +668,7 @@ std::vector<DecodeResult> decode_requests(DraftedModel& model, KernelSet& kernel
                                           const SamplingOptions& sampling = {}) {
   options.slot_capacity = 256;
   options.branch_rows = 64;
-  const AdapterSource adapter = model.source();
+  const DrafterSource adapter = model.source();
   options.adapter = &adapter;
   InferenceTransformer transformer(model.config, model.table, model.flat(), kernels, model.account,
                                    options);
@@ -748,7 +748,7 @@ TEST(DraftingRows, ChangeNoOtherRowAndAgreeWithTheCpus) {
   const std::unique_ptr<KernelSet> tested = make_tested_kernel_set();
   for (const ModelFamily family : {ModelFamily::qwen3, ModelFamily::olmo2}) {
     DraftedModel model(family);
-    const AdapterSource adapter = model.source();
+    const DrafterSource adapter = model.source();
     RandomStream stream(14, RandomPurpose::test);
     const std::vector<TokenId> tokens = random_tokens(stream, kPrompt + kDraft);
     const auto logits = [&](KernelSet& kernels, WeightStorage weights, bool drafts,
@@ -851,7 +851,7 @@ TEST(Heads, TrainAndDecodeAsOnTheCpu) {
     EXPECT_LT(distance(ours.gradients, cpus.gradients),
               (exact ? 1e-4 : 0.05) * norm(cpus.gradients));
   }
-  const AdapterSource source = model.source();
+  const DrafterSource source = model.source();
   const auto decoded = [&](KernelSet& kernels, bool drafts) {
     InferenceTransformer transformer(
         model.config, model.table, model.flat(), kernels, model.account,

@@ -176,7 +176,7 @@ EvaluationPlan::EvaluationPlan(const EvaluateConfig& config, std::vector<Decodin
   }
   weights_hash_ = hash_of_weights(model);
   for (const DecodingMethod& method : methods_) {
-    const AdapterSource* const adapter =
+    const DrafterSource* const adapter =
         drafter_for(method.name, method.needs_drafter, model.drafter, model.directory);
     if (adapter != nullptr) {
       adapter_ = adapter;

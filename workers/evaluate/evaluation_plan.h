@@ -68,7 +68,7 @@ class EvaluationPlan {
   TaskEncoder encoder_;
   std::vector<ProblemSet> sets_;
   std::string weights_hash_;
-  const AdapterSource* adapter_ = nullptr;  ///< If a method needs it.
+  const DrafterSource* adapter_ = nullptr;  ///< If a method needs it.
   std::string drafter_hash_;
   BFloat16Sums bfloat16_sums_;
   std::int64_t capacity_ = 0;  ///< Positions of the longest request.

@@ -197,7 +197,7 @@ class Tuner {
   }
 
   void make_transformer() {
-    const AdapterSource* adapter = nullptr;
+    const DrafterSource* adapter = nullptr;
     for (const DecodingMethod& method : methods_) {
       adapter = method.needs_drafter
                     ? drafter_for(method.name, true, model_.drafter, model_.directory)

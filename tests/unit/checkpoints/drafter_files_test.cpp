@@ -17,9 +17,9 @@ using nlohmann::ordered_json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-class PeftAdapterTest : public HfModelTest {
+class AdapterFilesTest : public HfModelTest {
  protected:
-  PeftAdapterTest() {
+  AdapterFilesTest() {
     for (std::size_t i = 0; i < values_.size(); ++i) {
       values_[i] = static_cast<float>(i % 97) - 40.5F;
     }
@@ -53,7 +53,7 @@ class PeftAdapterTest : public HfModelTest {
   const fs::path folder_ = root_ / "adapter";
 };
 
-TEST_F(PeftAdapterTest, IsReadAsItWasWritten) {
+TEST_F(AdapterFilesTest, IsReadAsItWasWritten) {
   write_to(folder_);
   const DrafterFiles adapter(folder_, config_);
   EXPECT_EQ(adapter.source().shape, DrafterShape(shape_));
@@ -76,7 +76,7 @@ TEST_F(PeftAdapterTest, IsReadAsItWasWritten) {
   EXPECT_NE(adapter.hash(), hash_of(other));
 }
 
-TEST_F(PeftAdapterTest, OtherKindsAreRefusedByTheirKeys) {
+TEST_F(AdapterFilesTest, OtherKindsAreRefusedByTheirKeys) {
   write_to(folder_);
   const ordered_json config = ordered_json::parse(read_file(folder_ / "adapter_config.json"));
   const std::vector<std::pair<std::string, ordered_json>> refused{
@@ -132,7 +132,7 @@ TEST_F(PeftAdapterTest, OtherKindsAreRefusedByTheirKeys) {
   EXPECT_THAT(adapter_refusal(), HasSubstr("adapter_config.json"));
 }
 
-TEST_F(PeftAdapterTest, MissingExtraMisshapenAndDamagedWeightsAreNamed) {
+TEST_F(AdapterFilesTest, MissingExtraMisshapenAndDamagedWeightsAreNamed) {
   write_to(folder_);
   const fs::path file = folder_ / "adapter_model.safetensors";
   const std::string whole = read_file(file);
@@ -162,7 +162,7 @@ TEST_F(PeftAdapterTest, MissingExtraMisshapenAndDamagedWeightsAreNamed) {
   EXPECT_THAT(adapter_refusal(), HasSubstr("adapter_model.safetensors"));
 }
 
-TEST_F(PeftAdapterTest, AnExportLeavesTheModelsFilesAsTheyAre) {
+TEST_F(AdapterFilesTest, AnExportLeavesTheModelsFilesAsTheyAre) {
   Model model = make_model();
   write_safetensors(source_ / "model.safetensors", tensors_of(model), {});
   write(source_ / "tokenizer.json", "{}");
@@ -201,7 +201,7 @@ TEST_F(PeftAdapterTest, AnExportLeavesTheModelsFilesAsTheyAre) {
   EXPECT_EQ(std::distance(fs::directory_iterator(root_), fs::directory_iterator()), 2);
 }
 
-TEST_F(PeftAdapterTest, AMethodThatNeedsADrafterSaysSo) {
+TEST_F(AdapterFilesTest, AMethodThatNeedsADrafterSaysSo) {
   write_to(folder_);
   const DrafterFiles adapter(folder_, config_);
   EXPECT_EQ(drafter_for("ar", false, nullptr, source_), nullptr);

@@ -262,7 +262,7 @@ TEST(TransformerDecoding, DraftersGiveArsTokensWhateverTheyPropose) {  // I23, I
       for (float& value : model.additions) {
         value *= std::array{0.02F, 1.0F, 30.0F}[static_cast<std::size_t>(i % 3)];
       }
-      const AdapterSource adapter = model.source();
+      const DrafterSource adapter = model.source();
       InferenceTransformer transformer(model.config, model.table, model.flat(), *kernels,
                                        model.account,
                                        {.num_slots = batch,
@@ -303,7 +303,7 @@ TEST(TransformerDecoding, AHeadNeverChangesTheText) {
       return asked;
     };
     HeadedModel model(setting % 4 < 2, ModelFamily::qwen2);
-    const AdapterSource head = model.source();
+    const DrafterSource head = model.source();
     InferenceTransformer transformer(
         model.config, model.table, model.flat(), *model.kernels, model.account,
         {.num_slots = batch,

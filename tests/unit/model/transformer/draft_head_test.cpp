@@ -210,7 +210,7 @@ TEST(HeadDecoding, ProposesWhatTrainingRowsPredictInAnyChunks) {
     }
     const std::span<const TokenId> tokens(clean.tokens);
     const std::vector<std::int64_t> starts{7, 11, 15, 19, 23, 27};
-    const AdapterSource source = model.source();
+    const DrafterSource source = model.source();
     for (const std::int32_t max_rows : {0, 3}) {
       InferenceTransformer transformer(
           model.config, model.table, model.flat(), *model.kernels, model.account,

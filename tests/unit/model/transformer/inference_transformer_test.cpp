@@ -434,7 +434,7 @@ class DraftingRowsTest
   }
 
   DraftedModel model_{std::get<0>(GetParam())};
-  AdapterSource source_ = model_.source();
+  DrafterSource source_ = model_.source();
   std::unique_ptr<KernelSet> kernels_ = make_cpu_kernel_set(std::get<2>(GetParam()));
   RandomStream stream_{5, RandomPurpose::test, 3};
   std::array<std::pair<std::vector<TokenId>, std::vector<TokenId>>, 2> texts_{
@@ -540,7 +540,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(DraftingRows, MoreThanAnAdditionTakesAtOnceHaveTheSameBits) {
   DraftedModel model(ModelFamily::qwen3,
                      {.rank = 3, .alpha = 6, .targets = {LayerWeight::v, LayerWeight::up}});
-  const AdapterSource source = model.source();
+  const DrafterSource source = model.source();
   RandomStream stream(5, RandomPurpose::test, 4);
   std::vector<DecodeRow> rows = sequence_rows(random_tokens(stream, 300), 0);
   for (DecodeRow& row : rows) {
@@ -560,7 +560,7 @@ TEST(DraftingRows, MoreThanAnAdditionTakesAtOnceHaveTheSameBits) {
 TEST(DraftingRows, AreRefusedWithoutAnAdapterAndInTheSequence) {
   DraftedModel model(ModelFamily::qwen2);
   InferenceTransformer plain = make(model, 0);
-  const AdapterSource source = model.source();
+  const DrafterSource source = model.source();
   InferenceTransformer drafting(
       model.config, model.table, model.flat(), *model.kernels, model.account,
       {.slot_capacity = kCapacity, .branch_rows = kBranchRows, .adapter = &source});
@@ -614,7 +614,7 @@ TEST(InferenceTransformer, BytesIsWhatTheConstructorAllocates) {
     const AdapterShape shape{.rank = 64};
     const ParameterTable additions(config, shape, 1);
     const std::vector<float> values(static_cast<std::size_t>(additions.flat_size()), 0.1F);
-    const AdapterSource adapter{shape, additions, [&](const ParameterEntry& entry) {
+    const DrafterSource adapter{shape, additions, [&](const ParameterEntry& entry) {
                                   return ConstTensorView(values.data() + entry.offset, entry.shape);
                                 }};
     for (const WeightStorage weights :

@@ -66,7 +66,7 @@ struct DraftedModel : TinyModel {
     }
   }
   [[nodiscard]] TensorView adapter_flat() { return {additions.data(), {std::ssize(additions)}}; }
-  [[nodiscard]] AdapterSource source() const {
+  [[nodiscard]] DrafterSource source() const {
     return {shape, adapter_table, [this](const ParameterEntry& entry) {
               return ConstTensorView(additions.data() + entry.offset, entry.shape);
             }};
@@ -98,7 +98,7 @@ struct HeadedModel : TinyModel {
     }
   }
   [[nodiscard]] TensorView head_flat() { return {weights.data(), {std::ssize(weights)}}; }
-  [[nodiscard]] AdapterSource source() const {
+  [[nodiscard]] DrafterSource source() const {
     return {shape, head_table, [this](const ParameterEntry& entry) {
               return ConstTensorView(weights.data() + entry.offset, entry.shape);
             }};
