@@ -12,13 +12,10 @@
 
 #include "runtime/error.h"
 #include "runtime/log.h"
+#include "runtime/poll_until.h"
 #include "runtime/stop_signal.h"
 
 namespace jforge {
-
-namespace {
-constexpr auto kLookInterval = std::chrono::milliseconds(2);
-}  // namespace
 
 void CoordinatorConfig::validate() const {
   if (!(heartbeat_limit_seconds >= 2)) {
@@ -91,6 +88,7 @@ void Coordinator::close() {
 
 void Coordinator::run() {
   try {
+    LookInterval interval;
     for (;;) {
       bool stopping = false;
       {
@@ -103,8 +101,10 @@ void Coordinator::run() {
       }
       watch();
       answer_held_requests();
-      if (!worked) {
-        std::this_thread::sleep_for(kLookInterval);
+      if (worked) {
+        interval.start();
+      } else {
+        std::this_thread::sleep_for(interval.next());
       }
     }
   } catch (const std::exception& error) {

@@ -6,19 +6,34 @@
 
 namespace jforge {
 
-/// Returns when `done()` holds; passes on its exceptions. Yields a few times, then sleeps `first`,
-/// doubled each time up to `longest`.
+/// Time until the next look for what may come: a sixteenth of the time since start(), within
+/// bounds. The default is for the control plane.
+class LookInterval {
+ public:
+  using Duration = std::chrono::steady_clock::duration;
+  explicit LookInterval(Duration least = std::chrono::milliseconds(2),
+                        Duration most = std::chrono::milliseconds(20))
+      : least_(std::min(least, most)), most_(most) {}
+  void start() { start_ = std::chrono::steady_clock::now(); }
+  [[nodiscard]] Duration next() const {
+    return std::clamp((std::chrono::steady_clock::now() - start_) / 16, least_, most_);
+  }
+
+ private:
+  Duration least_, most_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+/// Returns when `done()` holds; passes on its exceptions. Yields a few times, then sleeps.
 template <class Done>
-void poll_until(const Done& done, std::chrono::microseconds first = std::chrono::microseconds(10),
-                std::chrono::microseconds longest = std::chrono::microseconds(200)) {
-  constexpr int kTriesWithoutSleep = 20;
-  std::chrono::microseconds sleep = std::min(first, longest);
+void poll_until(const Done& done, LookInterval::Duration least = std::chrono::microseconds(10),
+                LookInterval::Duration most = std::chrono::microseconds(200)) {
+  const LookInterval interval(least, most);
   for (int tries = 0; !done(); ++tries) {
-    if (tries < kTriesWithoutSleep) {
+    if (tries < 20) {
       std::this_thread::yield();
     } else {
-      std::this_thread::sleep_for(sleep);
-      sleep = std::min(longest, sleep * 2);
+      std::this_thread::sleep_for(interval.next());
     }
   }
 }

@@ -27,9 +27,6 @@ struct PackedSample {
   std::vector<TokenId> noisy;   ///< [N, n]
   std::vector<TokenId> clean;   ///< [N, n]
 
-  [[nodiscard]] std::int64_t num_blocks() const {
-    return block_size == 0 ? 0 : static_cast<std::int64_t>(clean.size()) / block_size;
-  }
   /// Returns P + 2·n·N, or P + n·N without noisy blocks.
   [[nodiscard]] std::int64_t packed_length() const {
     return static_cast<std::int64_t>(prompt.size() + noisy.size() + clean.size());

@@ -12,18 +12,8 @@ namespace jforge::detail {
 
 namespace {
 constexpr int kTag = 1;
-
-/// Waits without burning a core. A large payload moves only while polled, so its sleeps stay short.
-void wait_for_message(MPI_Request& request, std::size_t bytes) {
-  constexpr std::size_t kLargeBytes = std::size_t{1} << 16;
-  poll_until(
-      [&] {
-        int done = 0;
-        check(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
-        return done != 0;
-      },
-      std::chrono::microseconds(1000), std::chrono::microseconds(bytes > kLargeBytes ? 50 : 5000));
-}
+/// A larger payload moves only while polled, so sleeps stay short.
+constexpr std::size_t kLargeBytes = std::size_t{1} << 16;
 
 int as_int(std::size_t value) {
   expect(value <= static_cast<std::size_t>(INT_MAX), "a block is too large for one MPI call");
@@ -40,36 +30,37 @@ MpiHandle::MpiHandle(MPI_Comm comm) {
 
 void MpiHandle::post(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming) {
   requests_.clear();
+  large_ = false;
   for (const Incoming& block : incoming) {
     const ByteRun run(block.bytes);
+    large_ |= block.bytes > kLargeBytes;
     MPI_Request& request = requests_.emplace_back(MPI_REQUEST_NULL);
     check(MPI_Irecv(block.data, run.count(), run.type(), block.from, kTag, collectives_, &request));
   }
   for (const Outgoing& block : outgoing) {
     const ByteRun run(block.bytes);
+    large_ |= block.bytes > kLargeBytes;
     MPI_Request& request = requests_.emplace_back(MPI_REQUEST_NULL);
     check(MPI_Isend(block.data, run.count(), run.type(), block.to, kTag, collectives_, &request));
   }
 }
 
 void MpiHandle::finish() {
-  if (polite_) {
-    finish_politely();
+  const auto count = static_cast<int>(requests_.size());
+  if (!polite_) {
+    check(MPI_Waitall(count, requests_.data(), MPI_STATUSES_IGNORE));
     return;
   }
-  check(MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), MPI_STATUSES_IGNORE));
-}
-
-void MpiHandle::finish_politely() {
-  poll_until([&] {
-    int done = 0;
-    check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,
-                      MPI_STATUSES_IGNORE));
-    if (done == 0 && abandoned_.load(std::memory_order_relaxed)) {
-      throw CommError("a collective was abandoned because this rank failed");
-    }
-    return done != 0;
-  });
+  poll_until(
+      [&] {
+        int done = 0;
+        check(MPI_Testall(count, requests_.data(), &done, MPI_STATUSES_IGNORE));
+        if (done == 0 && abandoned_.load(std::memory_order_relaxed)) {
+          throw CommError("a collective was abandoned because this rank failed");
+        }
+        return done != 0;
+      },
+      std::chrono::microseconds(10), std::chrono::microseconds(large_ ? 200 : 2000));
 }
 
 void MpiHandle::all_gather(std::byte* all, std::size_t bytes, std::size_t stride) {
@@ -144,7 +135,14 @@ MpiHandle::~MpiHandle() {
 
 void MpiHandle::close() {
   for (Sent& message : sent_) {
-    wait_for_message(message.request, message.payload.size());
+    poll_until(
+        [&] {
+          int done = 0;
+          check(MPI_Test(&message.request, &done, MPI_STATUS_IGNORE));
+          return done != 0;
+        },
+        std::chrono::microseconds(50),
+        std::chrono::microseconds(message.payload.size() > kLargeBytes ? 50 : 5000));
   }
   sent_.clear();
   check(MPI_Comm_free(&messages_));

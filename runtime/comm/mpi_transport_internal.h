@@ -46,7 +46,6 @@ class MpiHandle final : public Communicator::Handle {
     std::vector<std::byte> payload;
     MPI_Request request = MPI_REQUEST_NULL;
   };
-  void finish_politely();
   void forget_taken();
 
   /// Separate, so that try_receive() from any rank never matches a collective's message.
@@ -54,6 +53,7 @@ class MpiHandle final : public Communicator::Handle {
   MPI_Comm collectives_ = MPI_COMM_NULL;
   std::list<Sent> sent_;
   bool polite_ = false;
+  bool large_ = false;  // a block of requests_ is
   std::atomic<bool> abandoned_{false};
   // Kept between calls: a training step must not allocate.
   std::vector<MPI_Request> requests_;

@@ -16,13 +16,14 @@
 #include "runtime/error.h"
 #include "runtime/log.h"
 #include "runtime/phase_clock.h"
+#include "runtime/poll_until.h"
 
 namespace jforge {
 
 namespace {
 constexpr int kQueueTag = 1;
 constexpr Rank kServerRank = 0;
-constexpr auto kPollInterval = std::chrono::milliseconds(2);
+constexpr std::chrono::microseconds kPollInterval(2000);
 /// Leases per rank in an even division of the rest.
 constexpr std::int64_t kSharesPerRank = 4;
 
@@ -225,13 +226,9 @@ std::optional<std::int64_t> WorkQueue::peek(bool wait) {
   receive();
   if (lease_.begin == lease_.end) {
     request();
-    std::optional<WaitingForOthers> waiting;
-    while (wait && asked_ && !stopped_) {
-      if (!waiting) {
-        waiting.emplace();
-      }
-      std::this_thread::sleep_for(kPollInterval / 2);
-      receive();
+    if (wait && asked_ && !stopped_) {
+      const WaitingForOthers waiting;
+      poll_until([&] { return receive(), !asked_ || stopped_; }, kPollInterval / 16, kPollInterval);
     }
     if (next_) {
       lease_ = *std::exchange(next_, std::nullopt);
@@ -269,10 +266,7 @@ std::int64_t WorkQueue::finished_by_all() const { return finished_by_all_ + unre
 void WorkQueue::leave() {
   send(message(kLeave));
   const WaitingForOthers waiting;
-  while (!all_left_) {
-    std::this_thread::sleep_for(kPollInterval);
-    receive();
-  }
+  poll_until([&] { return receive(), all_left_; }, kPollInterval / 16, kPollInterval);
 }
 
 void WorkQueue::close() {

@@ -17,7 +17,6 @@ namespace jforge {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto kPollInterval = 2ms;
 constexpr auto kHeartbeatInterval = 1s;
 constexpr double kDrainLimitSeconds = 2;
 
@@ -101,6 +100,7 @@ ControlChannel::~ControlChannel() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
+    posted_.notify_one();
   }
   if (thread_.joinable()) {
     thread_.join();
@@ -115,13 +115,15 @@ void ControlChannel::run() {
       bool stopping = false;
       bool closing = false;
       {
-        const std::lock_guard lock(mutex_);
+        std::unique_lock lock(mutex_);
+        posted_.wait_for(lock, interval_.next(), [&] { return stopping_ || !outgoing_.empty(); });
         sending.swap(outgoing_);
         stopping = stopping_;
         closing = closing_;
       }
       for (const RankMessage& message : sending) {
         link_->send(message);
+        interval_.start();
       }
       receive();
       if (stopping) {
@@ -138,7 +140,6 @@ void ControlChannel::run() {
         next_heartbeat = now + kHeartbeatInterval;
         ++unanswered_;
       }
-      std::this_thread::sleep_for(kPollInterval);
     }
   } catch (const std::exception& error) {
     {
@@ -156,6 +157,7 @@ void ControlChannel::run() {
 
 void ControlChannel::receive() {
   while (auto reply = link_->try_receive()) {
+    interval_.start();
     heard_seconds_ = awake_.seconds();
     const std::lock_guard lock(mutex_);
     if (auto* lease = std::get_if<LeaseReply>(&*reply)) {
@@ -181,7 +183,7 @@ void ControlChannel::receive() {
 void ControlChannel::drain(bool closing) {
   const double begin = awake_.seconds();
   while (closing && unanswered_ > 0 && awake_.seconds() - begin < kDrainLimitSeconds) {
-    std::this_thread::sleep_for(kPollInterval);
+    std::this_thread::sleep_for(2ms);
     receive();
   }
 }
@@ -212,6 +214,7 @@ void ControlChannel::lose(const std::string& message) {
 void ControlChannel::post(RankMessage message) {
   const std::lock_guard lock(mutex_);
   outgoing_.push_back(std::move(message));
+  posted_.notify_one();
 }
 
 template <class Reply>
@@ -243,6 +246,7 @@ void ControlChannel::close() {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
     closing_ = true;
+    posted_.notify_one();
   }
   if (thread_.joinable()) {
     thread_.join();

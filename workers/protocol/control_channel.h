@@ -14,6 +14,7 @@
 #include "runtime/awake_clock.h"
 #include "runtime/comm/hang_watchdog.h"
 #include "runtime/comm/mpi_session.h"
+#include "runtime/poll_until.h"
 #include "workers/protocol/messages.h"
 
 namespace jforge {
@@ -89,13 +90,15 @@ class ControlChannel {
   std::unique_ptr<CoordinatorLink> link_;
   PhaseClock& clock_;
   Silence silence_;
-  AwakeClock awake_;          // this and the next four: control thread only
+  AwakeClock awake_;  // this and the next five: control thread only
+  LookInterval interval_;
   double heard_seconds_ = 0;  // by awake_
   std::int64_t unanswered_ = 0;
   std::uint64_t job_progress_ = 0;
   std::string coordinator_;  // "host H, pid P" once it has answered
   std::mutex mutex_;
-  std::condition_variable wake_;
+  std::condition_variable wake_;    // a reply came
+  std::condition_variable posted_;  // for the control thread
   std::deque<RankMessage> outgoing_;
   std::deque<LeaseReply> leases_;
   std::deque<CommitReply> commits_;
