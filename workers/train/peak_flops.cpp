@@ -43,8 +43,7 @@ BestCall time_product(KernelSet& kernels, MemoryAccount& account, DType operands
   const Buffer y(storage_bytes(size * size, DType::float32), account, kernels.device());
   const Shape shape{size, size};
   float first = 0;
-  constexpr int kMostCalls = 100;
-  constexpr double kEnough = 0.3;
+  constexpr double kEnough = 0.1;
   const auto call = [&] {
     const auto start = std::chrono::steady_clock::now();
     kernels.linear(x.view(operands, shape), weight.view(operands, shape), {}, y.floats(shape));
@@ -55,10 +54,8 @@ BestCall time_product(KernelSet& kernels, MemoryAccount& account, DType operands
   // The first call loads kernels and raises the clock.
   static_cast<void>(call());
   double fastest = std::numeric_limits<double>::infinity();
-  double spent = 0;
-  for (int i = 0; i < kMostCalls && spent < kEnough; ++i) {
-    const double seconds = call();
-    spent += seconds;
+  for (double spent = 0, seconds = 0; spent < kEnough; spent += seconds) {
+    seconds = call();
     fastest = std::min(fastest, seconds);
   }
   return {2.0 * static_cast<double>(size * size * size) / fastest, fastest};
