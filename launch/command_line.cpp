@@ -262,7 +262,7 @@ void add_pilot(CLI::App& app, CommandLine& line) {
 void add_selftest(CLI::App& app, CommandLine& line) {
   auto options = std::make_shared<SelftestOptions>();
   CLI::App* sub =
-      app.add_subcommand("selftest", "Run the whole pipeline on the bundled model in 20 seconds");
+      app.add_subcommand("selftest", "Run the whole pipeline on the bundled model in 15 seconds");
   sub->add_option("--directory", options->directory,
                   "Where to write; must be new, all ranks must see it, removed at the end")
       ->type_name("DIR")

@@ -45,9 +45,11 @@ JobOptions job_in(const fs::path& directory, const fs::path& root) {
       "model.source=" + quoted(root / "launch/quickstart/model"),
       fmt::format("prompts.files=[{}]", quoted(root / "launch/quickstart/prompts.jsonl.gz")),
       "evaluate.data=" + quoted(root / "launch/quickstart"),
-      "prompts.limit=96",
-      "rounds.1.steps=20",
+      "prompts.limit=48",
+      "rounds.1.steps=24",
+      "train.batch_samples=4",
       "evaluate.limit=24",
+      "evaluate.block_size=16",
       "evaluate.speed_problems=0"};
   return job;
 }
