@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The bundled small model: its training, shorter than in the README, and the complete report."""
+"""The bundled small model: the README's run in few steps with its report, and training that compares recipes."""
 
 import json
 import re
@@ -12,35 +12,26 @@ from harness import BINARY, SOURCE, EndToEndTest
 
 
 class Quickstart(EndToEndTest):
-    def test_becomes_a_parallel_decoder_and_stays_accurate(self):
+    def test_becomes_a_parallel_decoder_and_reports_it(self):
+        """With few steps; Pilot tests what as few cannot show: the gain, and that the answers stay right."""
         run = self.root / "quickstart"
-        self.jforge("run", "launch/configs/quickstart.toml", "--set", f"run.directory={run}", "--set", "prompts.limit=320",
-                    "--set", "rounds.1.steps=70", "--set", "train.learning_rate=2e-3", "--set", "train.ar_weight=20.0",
-                    "--set", "evaluate.limit=60", "--set", "evaluate.speed_problems=8", "--set",
-                    "evaluate.speed_repeats=2", ranks=2, timeout=3000, cwd=SOURCE)
+        self.jforge("run", "launch/configs/quickstart.toml", "--set", f"run.directory={run}", "--set", "prompts.limit=48",
+                    "--set", "rounds.1.steps=24", "--set", "train.batch_samples=4", "--set", "evaluate.limit=40", "--set",
+                    "evaluate.speed_problems=4", "--set", "evaluate.speed_repeats=2", ranks=2, timeout=3000, cwd=SOURCE)
         models = json.loads((run / "evaluation" / "summary.json").read_text(encoding="utf-8"))["models"]
         base, final = (models[name]["ledger"] for name in ("base", "final"))
         for model in (base, final):
-            self.assertEqual(60, model["jacobi"]["n"])
+            self.assertEqual(40, model["jacobi"]["n"])
             self.assertEqual(0, model["jacobi"]["disagreements_with_ar"])
             self.assertEqual(model["ar"]["accuracy"], model["jacobi"]["accuracy"])
         self.assertGreaterEqual(base["jacobi"]["accuracy"], 0.90)
         self.assertLessEqual(base["jacobi"]["tpf"], 1.5)
-        block_size = final["jacobi"]["block_size"]
-        self.assertGreaterEqual(final["jacobi"]["tpf"], {2: 1.15, 4: 1.3}.get(block_size, 1.35))
         decoding = json.loads((run / "model" / "jacobi_decoding.json").read_text(encoding="utf-8"))
-        self.assertEqual(block_size, decoding["block_size"])
+        self.assertEqual(final["jacobi"]["block_size"], decoding["block_size"])
         self.assertEqual(1, len(decoding["measured"]))
-        self.jforge("evaluate", "launch/configs/quickstart.toml", "--model", run / "model", "--name", "final", "--out",
-                    self.root / "sixteen", "--block-size", 16, "--set", "evaluate.speed_problems=0", "--set", "evaluate.limit=60",
-                    ranks=2, cwd=SOURCE)
-        sixteen = json.loads((self.root / "sixteen" / "evaluation" / "summary.json").read_text(encoding="utf-8"))
-        # It is 1.39 here; 400 steps on 2,000 prompts have 2.36 (docs/results.md).
-        self.assertGreaterEqual(sixteen["models"]["final"]["ledger"]["jacobi"]["tpf"], 1.25)
-        self.assertLessEqual(abs(final["jacobi"]["accuracy"] - base["jacobi"]["accuracy"]), 0.1)
 
         self.jforge("sweep", "launch/configs/sweep_quickstart.toml", "--model", run / "model", "--out", run,
-                    "--name", "final", "--set", "evaluate.limit=5", ranks=2, timeout=1800, cwd=SOURCE)
+                    "--name", "final", "--set", "evaluate.limit=2", ranks=2, timeout=1800, cwd=SOURCE)
         report = (run / "report.md").read_text(encoding="utf-8")
         shown = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", report)
         for name in shown:
@@ -92,7 +83,7 @@ class PilotTest(EndToEndTest):
         config.write_text(PILOT.format(run=self.root / "run", data=self.root / "data"), encoding="utf-8")
         return config
 
-    def expect_rows(self, run, out, recipes, least_right=80, least_gain=1.04):
+    def expect_rows(self, run, out, recipes, least_right=80, least_gain=1.12):
         """`least_right`: percent of the answers; `least_gain`: tokens per forward at block 16 over the base's."""
         models = json.loads((run / "pilot/evaluation/summary.json").read_text(encoding="utf-8"))["models"]
         rows = {}
