@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # test.sh [--all]: installs missing packages, builds, and runs the tests not labelled slow, manual or gpu (at most 12
-# minutes on 2 cores). --all (40 to 60 minutes) adds label slow; with nvcc, a CUDA build and its tests without a device;
-# a build and tests with MPICH; with clang, a minute of fuzzers. With a device: cmake --preset cuda-release &&
-# cmake --build --preset cuda-release --target gpu_tests && ctest --preset cuda-release-gpu.
+# minutes on 2 cores). --all (40 minutes) adds label slow; with nvcc, a CUDA build and its tests without a device; a build
+# and tests with MPICH; with clang, a minute of fuzzers. With a device, see launch/gpu_hour.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
@@ -36,7 +35,7 @@ if [ $all = yes ]; then
   # Less for a small change, so a folder that is there keeps its setting.
   [ -e "$build/CMakeCache.txt" ] || options+=(-DJFORGE_UNITY=ON)
 fi
-cuda_build='' cuda12='' mpich='' mpich_build='' fuzz_build='' folder=''
+cuda_build='' cuda12='' mpich_build='' fuzz_build='' folder=''
 clean_up() {
   local session
   for session in $fuzz_build $mpich_build $cuda_build; do kill -- "-$session" 2>/dev/null || true; done
@@ -56,7 +55,7 @@ cmake -S . -B "$build" -G Ninja -DJFORGE_CUDA=OFF "${options[@]}"
 cmake --build "$build" -j "$jobs"
 took "the build"
 
-cuda=
+cuda='' mpich='' fuzz=''
 if [ $all = no ]; then
   :
 elif command -v nvcc >/dev/null || [ -x "${CUDACXX:-/usr/local/cuda/bin/nvcc}" ]; then
@@ -91,13 +90,12 @@ else
   echo "No MPICH (packages mpich, libmpich-dev): its build is left out"
 fi
 
-fuzz=
 if [ $all = no ]; then
   :
 elif echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' |
   clang++ -x c++ -fopenmp -fsanitize=fuzzer,address,undefined - -o /dev/null 2>/dev/null; then
   fuzz=build/fuzz
-  cmake -S . -B "$fuzz" -G Ninja -DJFORGE_FUZZ=ON -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
+  cmake -S . -B "$fuzz" -G Ninja -DJFORGE_FUZZ=ON -DJFORGE_UNITY=ON -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
   build_beside "$fuzz" "${mpich_build:-$cuda_build}" jforge_fuzz
   fuzz_build=$!
 else
