@@ -580,16 +580,15 @@ std::byte* local_at(Warp& warp, u64 offset, std::size_t bytes, const char* acces
 }
 
 /// Lanes whose neighbours go to the same or the following address are checked and noted together.
-template <std::size_t kBytes>
 struct Addresses {
-  Addresses(Warp& warp, const Address& address, LaneMask mask) {
+  Addresses(Warp& warp, const Address& address, LaneMask mask, std::size_t size) {
     const auto place = [&](auto base) { return base + static_cast<u64>(address.offset); };
     if (address.narrow) {
       map_lanes(kAllLanes, place, at, warp.lanes<const u32>(address.base));
     } else {
       map_lanes(kAllLanes, place, at, warp.lanes<const u64>(address.base));
     }
-    const __m256i bytes = _mm256_set1_epi64x(kBytes);
+    const __m256i bytes = _mm256_set1_epi64x(static_cast<s64>(size));
     for (unsigned lane = 0; lane < kLanes; lane += 4) {
       const __m256i own = _mm256_load_si256(reinterpret_cast<const __m256i*>(at + lane));
       const __m256i next = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at + lane + 1));
@@ -614,8 +613,21 @@ unsigned lanes_from(unsigned lane, LaneMask pairs) {
   return 1 + static_cast<unsigned>(std::countr_one(pairs >> lane));
 }
 
+/// Where lanes read or write: in a row from `first` on, or, with `at`, each at its offset.
+struct Places {
+  std::byte* operator()(unsigned lane) const {
+    return base + (at != nullptr ? at[lane] : (lane - first) * bytes);
+  }
+  std::byte* base;
+  std::size_t bytes;
+  unsigned first = 0;
+  const u64* at = nullptr;
+};
+/// Moves values between registers and `places`, which are alike for all lanes or not.
+using Move = void (*)(Warp&, const Instruction&, LaneMask lanes, bool alike, const Places& places);
+
 template <class T, class Register, unsigned kCount, class From>
-void put_rows(Warp& warp, const Instruction& i, LaneMask mask, bool alike, From from) {
+void put_rows(Warp& warp, const Instruction& i, LaneMask mask, bool alike, const From& from) {
   T values[kCount];
   Register* rows[kCount];
   for (unsigned part = 0; part < kCount; ++part) {
@@ -636,9 +648,9 @@ void put_rows(Warp& warp, const Instruction& i, LaneMask mask, bool alike, From 
     }
   });
 }
-/// Into registers of T or wider; `from` gives each lane's place, which is `alike` for all or not.
+/// Into registers of T or wider.
 template <class T, unsigned kCount, class From>
-void put(Warp& warp, const Instruction& i, LaneMask mask, bool alike, From from) {
+void put(Warp& warp, const Instruction& i, LaneMask mask, bool alike, const From& from) {
   if (i.width == sizeof(T)) {
     put_rows<T, T, kCount>(warp, i, mask, alike, from);
   } else if constexpr (std::is_integral_v<T>) {
@@ -648,16 +660,15 @@ void put(Warp& warp, const Instruction& i, LaneMask mask, bool alike, From from)
   }
 }
 
-/// Calls function(lanes, alike, place) for lanes at a time, whose place(lane) is alike for all or
-/// not.
-template <Space kSpace, std::size_t kBytes, class Function>
-void each_place(Warp& warp, DeviceMemory::Use use, const Address& first, LaneMask mask,
-                Function function) {
-  const Addresses<kBytes> addresses(warp, first, mask);
+/// Calls `move` for lanes at a time.
+template <Space kSpace>
+void each_place(Warp& warp, DeviceMemory::Use use, const Instruction& i, std::size_t bytes,
+                LaneMask mask, Move move) {
+  const Addresses addresses(warp, i.addresses[0], mask, bytes);
   if (kSpace == Space::shared && addresses.scattered(mask)) {
     std::byte* const shared =
-        warp.shared().use_each(use, warp.access(0), addresses.at, kBytes, mask);
-    function(mask, false, [&](unsigned lane) { return shared + addresses.at[lane]; });
+        warp.shared().use_each(use, warp.access(0), addresses.at, bytes, mask);
+    move(warp, i, mask, false, {shared, bytes, 0, addresses.at});
     return;
   }
   const bool read = use == DeviceMemory::Use::read;
@@ -671,19 +682,19 @@ void each_place(Warp& warp, DeviceMemory::Use use, const Address& first, LaneMas
     const bool alike = readers > 1;
     std::byte* place = nullptr;
     if (in_shared(kSpace, address)) {
-      place = warp.shared().use(use, warp.access(lane), address, kBytes, lanes);
+      place = warp.shared().use(use, warp.access(lane), address, bytes, lanes);
       if (alike) {  // A third reader adds nothing to the record.
-        static_cast<void>(warp.shared().use(use, warp.access(lane + 1), address, kBytes));
+        static_cast<void>(warp.shared().use(use, warp.access(lane + 1), address, bytes));
       }
     } else if (in_local(kSpace, address)) {
-      place = local_at(warp, address, kBytes, access, lane);
+      place = local_at(warp, address, bytes, access, lane);
     } else {
-      lanes = warp.memory().covers(address, lanes * kBytes) ? lanes : 1;
-      place = global_at(warp, use, address, kBytes, access, lane, lanes);
+      lanes = warp.memory().covers(address, lanes * bytes) ? lanes : 1;
+      place = global_at(warp, use, address, bytes, access, lane, lanes);
     }
     lanes = alike ? readers : lanes;
     const auto together = static_cast<LaneMask>(((u64{1} << lanes) - 1) << lane);
-    function(together, alike, [&](unsigned at) { return place + (at - lane) * kBytes; });
+    move(warp, i, together, alike, {place, bytes, lane});
     left &= ~together;
   }
 }
@@ -692,34 +703,32 @@ template <Space kSpace, class T, unsigned kCount>
 void load(Warp& warp, const Instruction& i, LaneMask mask) {
   constexpr std::size_t kBytes = sizeof(T) * kCount;
   if constexpr (kSpace == Space::parameter) {
-    const Addresses<kBytes> addresses(warp, i.addresses[0], mask);
+    const Addresses addresses(warp, i.addresses[0], mask, kBytes);
     put<T, kCount>(warp, i, mask, addresses.alike == (mask & mask >> 1), [&](unsigned lane) {
       return parameter_at(warp, addresses.at[lane], kBytes, lane);
     });
   } else {
-    each_place<kSpace, kBytes>(warp, DeviceMemory::Use::read, i.addresses[0], mask,
-                               [&](LaneMask lanes, bool alike, auto place) {
-                                 put<T, kCount>(warp, i, lanes, alike, place);
-                               });
+    each_place<kSpace>(warp, DeviceMemory::Use::read, i, kBytes, mask, put<T, kCount, Places>);
   }
 }
 
-template <Space kSpace, class T, unsigned kCount>
-void store(Warp& warp, const Instruction& i, LaneMask mask) {
+template <class T, unsigned kCount>
+void get(Warp& warp, const Instruction& i, LaneMask lanes, bool /*alike*/, const Places& places) {
   const std::byte* rows[kCount];
   for (unsigned part = 0; part < kCount; ++part) {
     rows[part] = warp.lanes<std::byte>(i.operands[part]);
   }
-  each_place<kSpace, sizeof(T) * kCount>(warp, DeviceMemory::Use::write, i.addresses[0], mask,
-                                         [&](LaneMask lanes, bool /*alike*/, auto place) {
-                                           each_lane(lanes, [&](unsigned lane) {
-                                             for (unsigned part = 0; part < kCount; ++part) {
-                                               std::memcpy(place(lane) + part * sizeof(T),
-                                                           rows[part] + std::size_t{lane} * i.width,
-                                                           sizeof(T));
-                                             }
-                                           });
-                                         });
+  each_lane(lanes, [&](unsigned lane) {
+    std::byte* const place = places(lane);
+    for (unsigned part = 0; part < kCount; ++part) {
+      std::memcpy(place + part * sizeof(T), rows[part] + std::size_t{lane} * i.width, sizeof(T));
+    }
+  });
+}
+
+template <Space kSpace, class T, unsigned kCount>
+void store(Warp& warp, const Instruction& i, LaneMask mask) {
+  each_place<kSpace>(warp, DeviceMemory::Use::write, i, sizeof(T) * kCount, mask, get<T, kCount>);
 }
 
 template <class Function>
