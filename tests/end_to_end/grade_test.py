@@ -411,7 +411,7 @@ class PublishedVerdicts(EndToEndTest):
 
 
 class SomePublishedVerdicts(PublishedVerdicts):
-    EVERY = 6
+    EVERY = 12
 
 
 if __name__ == "__main__":

@@ -67,6 +67,14 @@ inline std::string empty_function(const std::string& name) {
   return fmt::format("def {}(*args, **named):\n    pass\n", name);
 }
 
+inline std::vector<TaskRecord> every(std::size_t step, const std::vector<TaskRecord>& records) {
+  std::vector<TaskRecord> chosen;
+  for (std::size_t i = 0; i < records.size(); i += step) {
+    chosen.push_back(records[i]);
+  }
+  return chosen;
+}
+
 template <typename Program>
 std::vector<std::string> programs_of(const std::vector<TaskRecord>& records, Program program) {
   std::vector<std::string> programs;

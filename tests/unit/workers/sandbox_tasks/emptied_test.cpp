@@ -30,14 +30,15 @@ class Emptied : public BenchmarkTest {
   }
 };
 
-TEST_F(Emptied, HumanevalFails) {
+TEST_F(Emptied, EveryThirdOfHumanevalFails) {
   const auto task = make_task("humaneval");
-  expect_failures(*task, task->load(data_),
+  expect_failures(*task, every(3, task->load(data_)),
                   [](const TaskRecord& record) { return record.fields.at("entry_point"); });
 }
 
-TEST_F(Emptied, MbppFails) {
-  expect_failures(*make_task("mbpp"), load_all_mbpp(MbppSet::full, data_), called_function);
+TEST_F(Emptied, EveryThirdOfMbppFails) {
+  expect_failures(*make_task("mbpp"), every(3, load_all_mbpp(MbppSet::full, data_)),
+                  called_function);
 }
 
 }  // namespace
