@@ -7,13 +7,13 @@
 namespace jforge {
 
 /// Time until the next look for what may come: a sixteenth of the time since start(), within
-/// bounds. The default is for the control plane.
+/// bounds (`least` <= `most`). The default is for the control plane.
 class LookInterval {
  public:
   using Duration = std::chrono::steady_clock::duration;
   explicit LookInterval(Duration least = std::chrono::milliseconds(2),
                         Duration most = std::chrono::milliseconds(20))
-      : least_(std::min(least, most)), most_(most) {}
+      : least_(least), most_(most) {}
   void start() { start_ = std::chrono::steady_clock::now(); }
   [[nodiscard]] Duration next() const {
     return std::clamp((std::chrono::steady_clock::now() - start_) / 16, least_, most_);
@@ -24,7 +24,7 @@ class LookInterval {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-/// Returns when `done()` holds; passes on its exceptions. Yields a few times, then sleeps.
+/// Returns when `done()` holds; passes on its exceptions. Yields, then sleeps by a LookInterval.
 template <class Done>
 void poll_until(const Done& done, LookInterval::Duration least = std::chrono::microseconds(10),
                 LookInterval::Duration most = std::chrono::microseconds(200)) {

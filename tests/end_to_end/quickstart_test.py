@@ -12,8 +12,8 @@ from harness import BINARY, SOURCE, EndToEndTest
 
 
 class Quickstart(EndToEndTest):
-    def test_becomes_a_parallel_decoder_and_reports_it(self):
-        """With few steps; Pilot tests what as few cannot show: the gain, and that the answers stay right."""
+    def test_the_pipeline_runs_and_reports(self):
+        """In too few steps to gain much or to keep the answers: Pilot tests that."""
         run = self.root / "quickstart"
         self.jforge("run", "launch/configs/quickstart.toml", "--set", f"run.directory={run}", "--set", "prompts.limit=48",
                     "--set", "rounds.1.steps=24", "--set", "train.batch_samples=4", "--set", "evaluate.limit=40", "--set",
@@ -83,7 +83,7 @@ class PilotTest(EndToEndTest):
         config.write_text(PILOT.format(run=self.root / "run", data=self.root / "data"), encoding="utf-8")
         return config
 
-    def expect_rows(self, run, out, recipes, least_right=80, least_gain=1.12):
+    def expect_rows(self, run, out, recipes, least_right=80, least_gain=1.04):
         """`least_right`: percent of the answers; `least_gain`: tokens per forward at block 16 over the base's."""
         models = json.loads((run / "pilot/evaluation/summary.json").read_text(encoding="utf-8"))["models"]
         rows = {}
@@ -114,7 +114,7 @@ class Pilot(PilotTest):
         command = ("pilot", config, "--recipes", ",".join(RECIPES), "--steps", "40", *AR_WEIGHT, "--set",
                    "train.learning_rate=4e-3", "--set", "prompts.limit=320", "--set", "evaluate.limit=40")
         result = self.jforge(*command, ranks=2, timeout=1500, cwd=SOURCE)
-        rows = self.expect_rows(run, result.out, RECIPES)
+        rows = self.expect_rows(run, result.out, RECIPES, least_gain=1.12)
         for name in RECIPES:
             self.assertTrue(50 < rows[name][3] < 100, rows)
         # Own keys, but shared trajectories.
