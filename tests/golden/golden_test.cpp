@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "checkpoints/drafter_files.h"
 #include "checkpoints/hf_model.h"
@@ -75,6 +74,19 @@ std::vector<float> read_tensor(const SafetensorsFile& file, const std::string& n
   std::vector<float> values((entry.end - entry.begin) / sizeof(float));
   file.read_float32(name, entry.shape, values);
   return values;
+}
+
+/// Expects the gradients that `reference` holds under `prefix` and the names in `table`.
+void expect_gradients(const ParameterTable& table, std::span<const float> ours,
+                      const SafetensorsFile& reference, const std::string& prefix = "") {
+  for (const ParameterEntry& entry : table.entries()) {
+    ASSERT_TRUE(reference.contains(prefix + entry.name)) << entry.name;
+    EXPECT_LT(relative_l2(ours.subspan(static_cast<std::size_t>(entry.offset),
+                                       static_cast<std::size_t>(entry.shape.elements())),
+                          read_tensor(reference, prefix + entry.name)),
+              1e-3)
+        << entry.name;
+  }
 }
 
 nlohmann::json read_json(const fs::path& path) { return nlohmann::json::parse(read_file(path)); }
@@ -308,17 +320,8 @@ TEST_P(GoldenLossTest, LossesAndGradientsAgree) {
                "loss");
   EXPECT_GT(scalar("consistency_loss"), 0);
 
-  std::set<std::string> names{"loss", "consistency_loss", "ar_loss"};
-  for (const ParameterEntry& entry : model.table.entries()) {
-    names.insert(entry.name);
-    ASSERT_TRUE(reference.contains(entry.name)) << entry.name;
-    const std::span<const float> ours = std::span<const float>(gradients).subspan(
-        static_cast<std::size_t>(entry.offset), static_cast<std::size_t>(entry.shape.elements()));
-    EXPECT_LT(relative_l2(ours, read_tensor(reference, entry.name)), 1e-3) << entry.name;
-  }
-  for (const auto& [name, entry] : reference.entries()) {
-    EXPECT_TRUE(names.contains(name)) << "the reference holds a gradient we lack: " << name;
-  }
+  expect_gradients(model.table, gradients, reference);
+  EXPECT_EQ(reference.entries().size(), 3 + model.table.entries().size());
 }
 
 class GoldenAdapterTest : public ::testing::TestWithParam<std::string> {};
@@ -350,12 +353,7 @@ TEST_P(GoldenAdapterTest, LossAndGradientsAgree) {
   const auto expected = static_cast<double>(read_tensor(reference, "consistency_loss").at(0));
   EXPECT_GT(expected, 0);
   EXPECT_NEAR(sums.consistency, expected, 1e-4 * expected);
-  for (const ParameterEntry& entry : table.entries()) {
-    const std::span<const float> ours = std::span<const float>(gradients).subspan(
-        static_cast<std::size_t>(entry.offset), static_cast<std::size_t>(entry.shape.elements()));
-    EXPECT_LT(relative_l2(ours, read_tensor(reference, "gradient." + entry.name)), 1e-3)
-        << entry.name;
-  }
+  expect_gradients(table, gradients, reference, "gradient.");
 }
 
 TEST_P(GoldenAdapterTest, DraftingRowsHavePeftsLogits) {
@@ -381,6 +379,53 @@ TEST_P(GoldenAdapterTest, DraftingRowsHavePeftsLogits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenAdapterTest, ::testing::Values("qwen3", "olmo2", "granite"));
+
+class GoldenHeadTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(GoldenHeadTest, LossAndGradientsAgree) {
+  const GoldenModel model(reference_directory() / GetParam());
+  const DrafterFiles files(model.directory / kDrafterFolder, model.config);
+  const auto& shape = std::get<HeadShape>(files.source().shape);
+  EXPECT_EQ(shape, (HeadShape{.layers = 2, .features = {0}, .mask_token = 18}));
+  const ParameterTable& table = files.table();
+  std::vector<float> values(static_cast<std::size_t>(table.flat_size()));
+  for (const ParameterEntry& entry : table.entries()) {
+    std::ranges::copy(files.source().read(entry).span<float>(), values.begin() + entry.offset);
+  }
+  PackingOptions options{.mask = MaskKind::clean,
+                         .consistency_decay = 0.8F,
+                         .ar_targets = false,
+                         .noisy_last = true,
+                         .mask_token = shape.mask_token};
+  const PackedSample sample = read_sample(model.directory / "packed.json", options.eos_ids);
+  PackedBatch batch = pack_samples({&sample, 1}, options, 1.0F);
+  PackedBatch clean;
+  take_clean_rows(batch, clean);
+  MemoryAccount account("training");
+  TrainingTransformer frozen(model.config, model.table, *model.kernels, account,
+                             {.forward_only = true, .features = shape.features});
+  TrainingTransformer head(head_config(model.config, shape), table, *model.kernels, account,
+                           {.head = shape});
+  FlatParameters parameters(model.table, model.flat(), *model.kernels, account);
+  FlatParameters lent(table, {values.data(), {table.flat_size()}}, *model.kernels, account);
+  std::vector<float> gradients(values.size(), 0.0F);
+  FlatGradients sink(table, {gradients.data(), {table.flat_size()}}, *model.kernels, account);
+  const ConstTensorView hidden = frozen.forward(clean, parameters);
+  const FrozenForward forward{model.table, parameters, hidden, frozen.features()};
+  head.forward_head(batch, forward, lent);
+  const double loss = test::losses_of(*model.kernels, [&](const TensorView& sums) {
+                        head.loss_and_backward_head(forward, lent, {.sums = sums}, sink);
+                      }).consistency;
+
+  const SafetensorsFile reference(model.directory / kDrafterFolder / "loss.safetensors");
+  ASSERT_EQ(reference.entries().size(), 1 + table.entries().size());
+  const auto expected = static_cast<double>(read_tensor(reference, "consistency_loss").at(0));
+  EXPECT_NEAR(loss, expected, 1e-4 * expected);
+  expect_gradients(table, gradients, reference);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GoldenHeadTest,
+                         ::testing::Values("qwen3-tied", "gqa-untied", "llama-tied", "smollm3"));
 
 std::string loss_case_name(const ::testing::TestParamInfo<fs::path>& info) {
   std::string name =

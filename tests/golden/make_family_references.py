@@ -184,6 +184,81 @@ def write_drafter(directory):
     save_file({"logits": logits}, directory / "drafter" / "logits.safetensors")
 
 
+class Head(torch.nn.Module):
+    """DFlash's head, causal in a block, with the names of its published models."""
+
+    def __init__(self, base, features, layers):
+        super().__init__()
+        qwen3, wide = transformers.models.qwen3.modeling_qwen3, base.hidden_size
+        config = transformers.Qwen3Config(
+            hidden_size=wide, intermediate_size=base.intermediate_size, num_attention_heads=base.num_attention_heads,
+            num_key_value_heads=base.num_key_value_heads, head_dim=getattr(base, "head_dim", None) or wide // base.num_attention_heads,
+            num_hidden_layers=layers, rms_norm_eps=base.rms_norm_eps, rope_parameters=base.rope_parameters,
+            vocab_size=base.vocab_size, attention_bias=False, tie_word_embeddings=base.tie_word_embeddings)
+        config.architectures, config.num_target_layers = ["DFlashDraftModel"], base.num_hidden_layers
+        config.dflash_config = {"mask_token_id": base.vocab_size - 1, "target_layer_ids": features, "causal": True}
+        self.config, self.rotate = config, qwen3.apply_rotary_pos_emb
+        self.fc = torch.nn.Linear(len(features) * wide, wide, bias=False)
+        self.hidden_norm = qwen3.Qwen3RMSNorm(wide, config.rms_norm_eps)
+        self.layers = torch.nn.ModuleList(qwen3.Qwen3DecoderLayer(config, index) for index in range(layers))
+        self.norm = qwen3.Qwen3RMSNorm(wide, config.rms_norm_eps)
+        self.rotary = qwen3.Qwen3RotaryEmbedding(config)
+
+    def block(self, features, x):
+        """Returns the outputs of a block's embedded rows `x` behind positions with `features`."""
+        known, rows, size = len(features), len(x), self.config.head_dim
+        context = self.hidden_norm(self.fc(features))
+        cos, sin = self.rotary(x, torch.arange(known + rows)[None])
+        visible = torch.arange(known + rows) <= known + torch.arange(rows)[:, None]
+        for layer in self.layers:
+            own = layer.self_attn
+            queries = layer.input_layernorm(x)
+            both = torch.cat([context, queries])
+            q = own.q_norm(own.q_proj(queries).view(rows, -1, size)).transpose(0, 1)[None]
+            k = own.k_norm(own.k_proj(both).view(known + rows, -1, size)).transpose(0, 1)[None]
+            v = own.v_proj(both).view(known + rows, -1, size).transpose(0, 1)[None]
+            _, q = self.rotate(q, q, cos[:, known:], sin[:, known:])
+            _, k = self.rotate(k, k, cos, sin)
+            mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, enable_gqa=True)
+            x = x + own.o_proj(mixed[0].transpose(0, 1).reshape(rows, -1))
+            x = x + layer.mlp(layer.post_attention_layernorm(x))
+        return self.norm(x)
+
+
+def write_head(directory):
+    """A head of two layers on the first layer's output; loss with decay 0.8 and gradients of the packed sample."""
+    torch.manual_seed(13)
+    model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
+    head = Head(model.config, [0], 2)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            values = torch.randn_like(parameter)
+            parameter.copy_(1 + 0.3 * values if values.dim() == 1 else 0.5 * values)
+    packed = json.loads((directory / "packed.json").read_text())
+    tokens = torch.tensor(packed["prompt"] + sum(packed["clean"], []))
+    with torch.no_grad():
+        found = model(tokens[None], output_hidden_states=True)
+    features = torch.cat([found.hidden_states[layer + 1][0] for layer in head.config.dflash_config["target_layer_ids"]], -1)
+    total = weights = 0
+    for start in range(PROMPT, len(tokens), BLOCK):  # row o proposes what the model predicts at row o - 1
+        block = torch.full((BLOCK,), head.config.dflash_config["mask_token_id"])
+        block[0] = tokens[start]
+        logits = model.lm_head(head.block(features[:start], model.get_input_embeddings()(block).detach()))
+        for offset in range(1, BLOCK):
+            weight = 0.8 ** (offset - 1)
+            total = total + weight * divergence(found.logits[0, start + offset - 1], logits[offset])
+            weights += weight
+    loss = total / weights
+    loss.backward()
+    (directory / "drafter").mkdir(exist_ok=True)
+    head.config.to_json_file(directory / "drafter" / "config.json")
+    save_file({name: value.detach() for name, value in head.named_parameters()}, directory / "drafter" / "model.safetensors")
+    names = {"fc.weight": "fc.0.weight", "hidden_norm.weight": "hidden_norm.weight"}  # elsewhere "model." precedes
+    save_file({"consistency_loss": loss.detach().reshape(1)} |
+              {names.get(name, f"model.{name}"): value.grad for name, value in head.named_parameters()},
+              directory / "drafter" / "loss.safetensors")
+
+
 def write_model(directory, family, options):
     model = make_model(family, options)
     directory.mkdir(parents=True)
@@ -224,6 +299,8 @@ def main():
         if name in ("qwen3", "olmo2", "granite"):
             write_adapter(directory)
             write_drafter(directory)
+        if name in ("qwen3-tied", "gqa-untied", "llama-tied", "smollm3"):
+            write_head(directory)
 
 
 if __name__ == "__main__":
