@@ -1,6 +1,7 @@
 # Sources of a library share the time for headers; no two of them may use a name for different things. Kernels stay apart:
 # their speed depends on what the compiler sees together.
 option(JFORGE_UNITY "Compile several sources at a time: half the time of a whole build, more for a small change" OFF)
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 16)
 
 # jforge_library(NAME SOURCES a.cpp … [LINK targets …] [PRIVATE_LINK targets …])
 # Adds a static library (shared with BUILD_SHARED_LIBS, header-only without SOURCES); headers are included from the root.
@@ -13,8 +14,8 @@ function(jforge_library name)
     # Shared and static libraries compile alike.
     set_target_properties(${name} PROPERTIES DEFINE_SYMBOL "")
     # cuda12_test.py compiles single sources of runtime/.
-    if(JFORGE_UNITY AND NOT name MATCHES "kernels|runtime_(comm|tensor)")
-      set_target_properties(${name} PROPERTIES UNITY_BUILD ON)
+    if(NOT name MATCHES "kernels|runtime_(comm|tensor)")
+      set_target_properties(${name} PROPERTIES UNITY_BUILD ${JFORGE_UNITY})
     endif()
   else()
     add_library(${name} INTERFACE)
@@ -33,8 +34,25 @@ function(jforge_embed_text out file symbol)
   set(${out} "${source}" PARENT_SCOPE)
 endfunction()
 
-# For code that computes little, such as tests and commands: saves a fifth of the compile time.
+# For code that computes little, such as commands: saves a fifth of the compile time.
 set(JFORGE_QUICK_COMPILE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
+# For tests that leave computing to libraries: saves a further quarter.
+set(JFORGE_TEST_COMPILE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O0>)
+
+# Sets how a test is compiled; `optimized` is TRUE if much of its time is spent in its own sources.
+function(jforge_compile_test name optimized)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ${JFORGE_UNITY})
+  get_target_property(links ${name} LINK_LIBRARIES)
+  if(optimized)
+    target_compile_options(${name} PRIVATE ${JFORGE_QUICK_COMPILE})
+  else()
+    target_compile_options(${name} PRIVATE ${JFORGE_TEST_COMPILE})
+  endif()
+  # Precompiled headers require equal options.
+  if(NOT optimized AND NOT "OpenMP::OpenMP_CXX" IN_LIST links)
+    target_precompile_headers(${name} REUSE_FROM jforge_test_headers)
+  endif()
+endfunction()
 
 # Open MPI's plug-ins leak and are unloaded before LeakSanitizer can name them, so MPI programs run without it.
 set(JFORGE_MPI_TEST_ENVIRONMENT "")
@@ -42,25 +60,17 @@ if(JFORGE_SANITIZER MATCHES address)
   set(JFORGE_MPI_TEST_ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=1")
 endif()
 
-# add_jforge_test(NAME n SOURCES a_test.cpp … LINK targets … [RANKS 1 2 4] [LABELS …] [TIMEOUT s])
+# add_jforge_test(NAME n SOURCES a_test.cpp … LINK targets … [RANKS 1 2 4] [LABELS …] [TIMEOUT s] [OPTIMIZED])
 # Without RANKS: one GoogleTest program. With RANKS: runs under mpirun once per world size, through
 # tests/support/mpi_test_main.cpp, which fails on a wrong world size.
 function(add_jforge_test)
-  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;LINK;RANKS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "OPTIMIZED" "NAME;TIMEOUT" "SOURCES;LINK;RANKS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
   add_executable(${ARG_NAME} ${ARG_SOURCES})
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_LINK} jforge_compile_options GTest::gmock)
-  target_compile_options(${ARG_NAME} PRIVATE ${JFORGE_QUICK_COMPILE})
-  # Each source of decoding_test has a fake_model of its own.
-  if(JFORGE_UNITY AND NOT ARG_NAME STREQUAL "decoding_test")
-    set_target_properties(${ARG_NAME} PROPERTIES UNITY_BUILD ON)
-  endif()
-  # Precompiled headers require equal options.
-  if(NOT "OpenMP::OpenMP_CXX" IN_LIST ARG_LINK)
-    target_precompile_headers(${ARG_NAME} REUSE_FROM jforge_test_headers)
-  endif()
+  jforge_compile_test(${ARG_NAME} ${ARG_OPTIMIZED})
   set(data_environment "JFORGE_SOURCE_DIR=${CMAKE_SOURCE_DIR};JFORGE_BINARY=${CMAKE_BINARY_DIR}/launch/jforge")
   if(ARG_RANKS)
     target_link_libraries(${ARG_NAME} PRIVATE jforge_mpi_test_main)

@@ -109,4 +109,12 @@ inline PackedLayout layout_with_prefixes() {
                      {120, 170, 120, 120, 120}};
   return layout;
 }
+inline Floats rounded_floats(std::int64_t count, unsigned seed, float scale = 1.0F) {
+  Floats values = random_floats(count, seed, scale);
+  for (float& value : values) {
+    value = to_float(to_bfloat16(value));
+  }
+  return values;
+}
+
 }  // namespace jforge::test

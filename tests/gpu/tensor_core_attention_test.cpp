@@ -68,14 +68,6 @@ PackedLayout gaps() {
                        {190, 197, 63, 65, 190}}};
 }
 
-Floats rounded_floats(std::int64_t count, unsigned seed, float scale = 1.0F) {
-  Floats values = random_floats(count, seed, scale);
-  for (float& value : values) {
-    value = to_float(to_bfloat16(value));
-  }
-  return values;
-}
-
 class RoundedTensor {
  public:
   RoundedTensor(const KernelSet& kernels, MemoryAccount& account, const Floats& values, Shape shape)

@@ -17,13 +17,6 @@ namespace {
 
 constexpr double kBound = 0x1p-8 + 0x1p-13;
 
-Floats rounded_floats(std::int64_t count, unsigned seed) {
-  Floats values = random_floats(count, seed);
-  std::ranges::transform(values, values.begin(),
-                         [](float value) { return to_float(to_bfloat16(value)); });
-  return values;
-}
-
 struct Problem {
   std::int64_t heads;
   std::int64_t key_heads;

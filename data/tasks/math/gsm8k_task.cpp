@@ -12,7 +12,6 @@
 namespace jforge {
 namespace {
 
-constexpr std::string_view kMark = "####";
 constexpr std::string_view kBoxedRequest =
     "\nPlease reason step by step, and put your final answer within \\boxed{}.";
 constexpr std::uint32_t kExamples = 5;
@@ -22,7 +21,7 @@ constexpr const char* kExamplesField = "examples";
 
 /// Returns the text after a mark, without blanks and a dollar sign.
 std::string_view behind_mark(std::string_view text, std::size_t mark) {
-  std::string_view behind = text.substr(mark + kMark.size());
+  std::string_view behind = text.substr(mark + kAnswerMark.size());
   behind.remove_prefix(std::min(behind.find_first_not_of(" \t"), behind.size()));
   behind.remove_prefix(behind.starts_with("\\$") ? 1 : 0);
   return behind;
@@ -31,8 +30,8 @@ std::string_view behind_mark(std::string_view text, std::size_t mark) {
 /// Cuts after the first line of only a mark and a number, after which models may invent further
 /// questions.
 std::string_view without_invented(std::string_view text) {
-  for (std::size_t mark = text.find(kMark); mark != std::string_view::npos;
-       mark = text.find(kMark, mark + 1)) {
+  for (std::size_t mark = text.find(kAnswerMark); mark != std::string_view::npos;
+       mark = text.find(kAnswerMark, mark + 1)) {
     const std::string_view behind = behind_mark(text, mark);
     const std::string_view line = behind.substr(0, behind.find('\n'));
     if ((mark == 0 || text[mark - 1] == '\n') && leading_number(line) &&
@@ -46,8 +45,8 @@ std::string_view without_invented(std::string_view text) {
 /// Returns the number after the last mark that has one; other marks are headings.
 std::optional<std::string> marked_number(std::string_view text) {
   std::optional<std::string> last;
-  for (std::size_t mark = text.find(kMark); mark != std::string_view::npos;
-       mark = text.find(kMark, mark + 1)) {
+  for (std::size_t mark = text.find(kAnswerMark); mark != std::string_view::npos;
+       mark = text.find(kAnswerMark, mark + 1)) {
     if (auto number = leading_number(behind_mark(text, mark))) {
       last = std::move(number);
     }
@@ -270,7 +269,7 @@ class Gsm8kTask : public Task {
   /// Takes a number, or an explanation that ends with "#### NUMBER".
   [[nodiscard]] std::optional<TaskRecord> reference_record(
       std::string_view reference) const override {
-    const bool marked = reference.find(kMark) != std::string_view::npos;
+    const bool marked = reference.find(kAnswerMark) != std::string_view::npos;
     return TaskRecord{"reference", {{"answer", (marked ? "" : "#### ") + std::string(reference)}}};
   }
 

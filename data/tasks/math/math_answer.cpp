@@ -43,11 +43,10 @@ std::optional<std::string_view> stated_answer(std::string_view text) {
 }
 
 std::optional<std::string_view> marked_answer(std::string_view text) {
-  constexpr std::string_view kMark = "####";
-  const std::size_t at = text.rfind(kMark);
+  const std::size_t at = text.rfind(kAnswerMark);
   return at == std::string_view::npos
              ? std::nullopt
-             : std::optional<std::string_view>(first_line(text.substr(at + kMark.size())));
+             : std::optional<std::string_view>(first_line(text.substr(at + kAnswerMark.size())));
 }
 
 }  // namespace

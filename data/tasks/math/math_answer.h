@@ -12,6 +12,8 @@
 
 namespace jforge {
 
+inline constexpr std::string_view kAnswerMark = "####";  ///< Stands before GSM8K's answers.
+
 /// The tasks of gsm8k_task.cpp and math_task.cpp. Throw ConfigError naming the styles if
 /// `options.prompt_style` is unknown.
 [[nodiscard]] std::unique_ptr<Task> make_gsm8k(const TaskOptions& options);
