@@ -25,15 +25,6 @@
 
 namespace {
 
-// Returns this process's rank if mpirun or srun started it. If not, few commands need MPI.
-const char* rank_from_a_launcher() {
-  const char* rank = nullptr;
-  for (const char* const name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}) {
-    rank = rank != nullptr ? rank : std::getenv(name);
-  }
-  return rank;
-}
-
 // Uses rank 0's environment, because mpirun does not pass every variable to other hosts.
 void set_up_collective_checks(const jforge::Communicator& world) {
   const char* wanted = std::getenv("JFORGE_CHECK_COLLECTIVES");
@@ -126,7 +117,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   ExitCode exit_code = ExitCode::ok;
-  const char* const launched = rank_from_a_launcher();
+  const char* const launched = jforge::rank_from_a_launcher();
   // Rank 0 prints for all, which have the same command line.
   const bool silent = launched != nullptr && launched != std::string_view("0");
   const std::optional<CommandLine> line = parse_command_line(argc, argv, exit_code, silent);

@@ -48,8 +48,12 @@ MpiSession::MpiSession(int* argc, char*** argv) : limit_seconds_(mpi_limit_secon
   clock_.follow_this_thread();
   clock_.set_deadline(limit_seconds_);
   clock_.enter("start MPI");
-  // Without mpirun, Open MPI would start a daemon, which needs ssh. Ignored under mpirun and srun.
-  ::setenv("OMPI_MCA_ess_singleton_isolated", "true", 0);
+  if (rank_from_a_launcher() == nullptr) {
+    // Open MPI would start a daemon, which needs ssh, or else share one folder among such programs,
+    // which fail if one begins while another ends.
+    ::setenv("OMPI_MCA_ess_singleton_isolated", "true", 0);
+    ::setenv("OMPI_MCA_orte_create_session_dirs", "false", 0);
+  }
   int provided = MPI_THREAD_SINGLE;
   if (MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
     throw EnvironmentError(
@@ -97,6 +101,14 @@ void MpiSession::abort(int exit_code) {
     MPI_Abort(MPI_COMM_WORLD, exit_code);
   }
   std::_Exit(exit_code);
+}
+
+const char* rank_from_a_launcher() {
+  const char* rank = nullptr;
+  for (const char* const name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}) {
+    rank = rank != nullptr ? rank : std::getenv(name);
+  }
+  return rank;
 }
 
 std::string host_name() {

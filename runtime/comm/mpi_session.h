@@ -88,7 +88,9 @@ class MpiSession {
   std::optional<Communicator> world_;
 };
 
-/// Works before and without MPI.
+/// Work before and without MPI. The first returns this process's rank if mpirun or srun started it,
+/// else null: then few commands need MPI.
+[[nodiscard]] const char* rank_from_a_launcher();
 [[nodiscard]] std::string host_name();
 
 }  // namespace jforge

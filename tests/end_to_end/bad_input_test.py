@@ -528,6 +528,11 @@ exec unshare -m sh -c 'mount -t tmpfs tmpfs {run} && exec {BINARY} "$@"' sh "$@"
         self.jforge("run", config, ranks=2)
         self.assertEqual(self.bytes_of(self.uninterrupted(2)), self.bytes_of(run))
 
+    def test_a_program_alone_needs_no_folder_of_mpi_s(self):
+        """Open MPI's would be one for all: a few of those that begin while others end would fail."""
+        config, _ = self.config("alone")
+        self.jforge("run", config, env={**os.environ, "TMPDIR": str(config)})
+
     def test_two_jobs_on_one_run_directory(self):
         config, run = self.config("shared")
         delays = ",".join(f"delay@generate:0:{visit}" for visit in range(1, 1000))
