@@ -34,10 +34,10 @@ namespace fs = std::filesystem;
 
 std::size_t wanted_problems() {
   const char* const wanted = std::getenv("JFORGE_QUICKSTART_PROBLEMS");
-  return wanted == nullptr ? 16 : std::max(1UL, std::strtoul(wanted, nullptr, 10));
+  return wanted == nullptr ? 8 : std::max(1UL, std::strtoul(wanted, nullptr, 10));
 }
 const std::size_t kProblems = wanted_problems();
-const std::size_t kMultiBlockProblems = std::min<std::size_t>(12, kProblems);
+const std::size_t kMultiBlockProblems = std::min<std::size_t>(6, kProblems);
 constexpr std::int32_t kMostAlternatives = 3;
 constexpr std::int64_t kMaxNewTokens = 272;
 constexpr std::int32_t kLargestBlock = 64;
