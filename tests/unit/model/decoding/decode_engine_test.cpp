@@ -20,7 +20,7 @@ namespace {
 constexpr std::uint64_t kVocabulary = 29;
 constexpr std::int64_t kRequests = 40;
 
-FakeDecodeModel engine_model(std::int32_t num_slots, std::int32_t slot_capacity = 256) {
+FakeDecodeModel fake_model(std::int32_t num_slots, std::int32_t slot_capacity = 256) {
   return FakeDecodeModel({.num_slots = num_slots,
                           .slot_capacity = slot_capacity,
                           .branch_rows = 3 * 8,
@@ -91,7 +91,7 @@ void expect_equal(const DecodeResult& left, const DecodeResult& right) {
 }
 
 TEST(DecodeEngine, ResultsDoNotDependOnTheBatch) {
-  auto alone = engine_model(1);
+  auto alone = fake_model(1);
   const Results expected = run_all(alone, 1);
   ASSERT_EQ(expected.size(), static_cast<std::size_t>(kRequests));
   for (const auto& [id, result] : expected) {
@@ -99,7 +99,7 @@ TEST(DecodeEngine, ResultsDoNotDependOnTheBatch) {
     EXPECT_EQ(result.tokens, text);
   }
   for (const std::int32_t batch : {3, 8, 32}) {
-    auto model = engine_model(batch);
+    auto model = fake_model(batch);
     const Results results = run_all(model, batch);
     ASSERT_EQ(results.size(), expected.size());
     for (const auto& [id, result] : results) {
@@ -109,9 +109,9 @@ TEST(DecodeEngine, ResultsDoNotDependOnTheBatch) {
 }
 
 TEST(DecodeEngine, UsesNoMoreSequencesThanSlotsOrAsked) {
-  auto model = engine_model(2);
+  auto model = fake_model(2);
   EXPECT_EQ(run_all(model, 99).size(), static_cast<std::size_t>(kRequests));
-  auto wide = engine_model(8);
+  auto wide = fake_model(8);
   DecodeEngine engine(wide, 3);
   for (std::size_t admitted = 0; admitted < 3; ++admitted) {
     EXPECT_EQ(engine.free_slots(), 3 - admitted);
@@ -136,7 +136,7 @@ TEST(DecodeEngine, LongPromptsAreCutAndDoNotHoldUpTheOthers) {
                          .prompt = random_prompt(id, id % 2 == 0 ? 2600 : 4, kVocabulary),
                          .max_new_tokens = 6};
   };
-  auto model = engine_model(4, kCapacity);
+  auto model = fake_model(4, kCapacity);
   DecodeEngine engine(model, 4);
   Decoders decoders;
   for (PromptId id = 0; id < 4; ++id) {
@@ -155,7 +155,7 @@ TEST(DecodeEngine, LongPromptsAreCutAndDoNotHoldUpTheOthers) {
 }
 
 TEST(DecodeEngine, StatisticsCountRowsAndShareTime) {
-  auto model = engine_model(4);
+  auto model = fake_model(4);
   DecodeEngine engine(model, 4);
   Decoders decoders;
   for (PromptId id = 1; id <= 5; ++id) {
@@ -176,7 +176,7 @@ TEST(DecodeEngine, StatisticsCountRowsAndShareTime) {
 }
 
 TEST(DecodeEngine, WhatIsDroppedLeavesNothingBehind) {
-  auto model = engine_model(4);
+  auto model = fake_model(4);
   DecodeEngine engine(model, 4);
   for (PromptId id = 0; id < 4; ++id) {
     engine.admit(decoder_for(id));
@@ -190,7 +190,7 @@ TEST(DecodeEngine, WhatIsDroppedLeavesNothingBehind) {
   EXPECT_FALSE(engine.take_finished().has_value());
   EXPECT_THROW(engine.step(), InternalError);
   const Results results = by_id(decode_all(engine, all_decoders()));
-  auto alone = engine_model(1);
+  auto alone = fake_model(1);
   for (const auto& [id, result] : run_all(alone, 1)) {
     expect_equal(results.at(id), result);
   }
@@ -244,7 +244,7 @@ TEST(DecodeEngine, SequencesWaitForCacheMemoryInTheOrderOfAdmission) {
 }
 
 TEST(DecodeEngine, ResultsDoNotDependOnTheCachesSize) {
-  auto alone = engine_model(1);
+  auto alone = fake_model(1);
   const Results expected = run_all(alone, 1);
   for (const std::int64_t pages : {kFullSlot, kFullSlot + 1, 2 * kFullSlot, 8 * kFullSlot}) {
     auto model = pool_model(8, pages);
@@ -296,14 +296,14 @@ TEST(DecodeEngine, CacheMemoryComesBackHoweverSequencesEnd) {
       NumericalError);
   EXPECT_EQ(model.free_pages(), 2 * kFullSlot);
   const Results results = run_all(model, 3);
-  auto alone = engine_model(1);
+  auto alone = fake_model(1);
   for (const auto& [id, result] : run_all(alone, 1)) {
     expect_equal(results.at(id), result);
   }
 }
 
 TEST(DecodeEngine, RandomAdmissionsAndCancellationsLeaveNoPageBehind) {
-  auto alone = engine_model(1);
+  auto alone = fake_model(1);
   const Results expected = run_all(alone, 1);
   for (std::uint64_t seed = 0; seed < 8; ++seed) {
     RandomStream random(seed, RandomPurpose::test, 43);
@@ -336,7 +336,7 @@ TEST(DecodeEngine, RandomAdmissionsAndCancellationsLeaveNoPageBehind) {
 
 TEST(DecodeEngine, ASequenceThatDoesNotFitASlotIsRefusedByName) {
   const auto run_with = [](std::int64_t max_new_tokens, bool greedy) {
-    auto model = engine_model(2, 32);
+    auto model = fake_model(2, 32);
     DecodeEngine engine(model, 2);
     DecodeRequest asked{
         .id = 77, .prompt = random_prompt(1, 12, kVocabulary), .max_new_tokens = max_new_tokens};
@@ -352,7 +352,7 @@ TEST(DecodeEngine, ASequenceThatDoesNotFitASlotIsRefusedByName) {
   EXPECT_THAT(test::message_of<DataError>([&] { run_with(17, false); }),
               ::testing::HasSubstr("prompt 77 needs 36 positions"))
       << "three blocks need 36 positions";
-  auto model = engine_model(2);
+  auto model = fake_model(2);
   DecodeEngine engine(model, 2);
   engine.admit(make_multi_block_decoder(request(9), {.block_size = 9}));
   EXPECT_THROW(engine.admit(make_multi_block_decoder(request(9), {.block_size = 10})), DataError);

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::uint64_t kVocabulary = 17;
 
-FakeDecodeModel block_model(std::uint64_t local = 5) {
+FakeDecodeModel fake_model(std::uint64_t local = 5) {
   return FakeDecodeModel({.num_slots = 1, .branch_rows = 8 * 64, .local = local});
 }
 
@@ -136,7 +136,7 @@ TEST(MultiBlock, TokensAreGreedysAtEverySettingWhateverTheDraftsAndThePool) {  /
     ++settings;
     SCOPED_TRACE(words(options));
     const auto id = static_cast<PromptId>(options.seed);
-    auto fake = block_model(options.seed % 9);
+    auto fake = fake_model(options.seed % 9);
     for (const std::int64_t limit : {1, 2, 33, 80}) {
       auto asked = request(id, limit);
       if (limit == 80) {
@@ -158,7 +158,7 @@ TEST(MultiBlock, TokensAreGreedysAtEverySettingWhateverTheDraftsAndThePool) {  /
 TEST(MultiBlock, NoRowIsBetterThanTheOneThatIsKept) {  // I19
   std::int64_t gains = 0;
   for (PromptId id = 0; id < 40; ++id) {
-    auto fake = block_model(7);
+    auto fake = fake_model(7);
     const auto decoder = make_multi_block_decoder(
         request(id, 120), {.block_size = 12, .verification_size = 4, .ngram_pool = 8, .seed = 3});
     drive_step(*decoder, fake, [](const Predictions&) {});
@@ -196,7 +196,7 @@ TEST(MultiBlock, NoRowIsBetterThanTheOneThatIsKept) {  // I19
 TEST(MultiBlock, OneBlockAndOneRowAreTheShrinkingWindow) {  // I20
   for (const std::int32_t n : {1, 4, 16, 64}) {
     for (PromptId id = 0; id < 10; ++id) {
-      auto fake = block_model();
+      auto fake = fake_model();
       const auto vanilla =
           drive(*make_jacobi_decoder(request(id, 70), {.block_size = n, .seed = 5}), fake);
       const std::int64_t calls = fake.calls();
@@ -215,7 +215,7 @@ TEST(MultiBlock, PseudoBlocksChangeNeitherCacheNorTextNorEnd) {  // I21
   constexpr TokenId kEos = 3;
   std::int64_t pseudo_ends = 0;
   for (PromptId id = 0; id < 60; ++id) {
-    auto fake = block_model();
+    auto fake = fake_model();
     auto asked = request(id, 60);
     asked.eos_ids = {kEos};
     const auto greedy = drive(*make_greedy_decoder(asked), fake);
@@ -254,7 +254,7 @@ TEST(MultiBlock, PseudoBlocksChangeNeitherCacheNorTextNorEnd) {  // I21
 TEST(MultiBlock, EveryRowCarriesThePseudoBlocksOfTheAuthors) {
   std::int64_t rows_with_pseudo = 0;
   for (PromptId id = 0; id < 20; ++id) {
-    auto fake = block_model(7);
+    auto fake = fake_model(7);
     const auto decoder = make_multi_block_decoder(request(id, 100), {.block_size = 10,
                                                                      .blocks = 3,
                                                                      .spawn_ratio = 0.2,
@@ -291,7 +291,7 @@ TEST(MultiBlock, EveryRowCarriesThePseudoBlocksOfTheAuthors) {
 TEST(MultiBlock, CandidatesBeginAsThePlainDraftAndAreAsLong) {  // I22
   std::size_t most = 0;
   for (PromptId id = 0; id < 20; ++id) {
-    auto fake = block_model(6);
+    auto fake = fake_model(6);
     const auto decoder = make_multi_block_decoder(
         request(id, 100), {.block_size = 10,
                            .verification_size = 4,

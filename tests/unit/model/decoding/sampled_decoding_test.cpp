@@ -66,7 +66,7 @@ constexpr std::int32_t kVocabulary = 17;
 constexpr std::int64_t kTokens = 24;
 constexpr PromptId kRequests = 12;
 
-FakeDecodeModel sampled_model(std::int32_t num_slots) {
+FakeDecodeModel fake_model(std::int32_t num_slots) {
   return FakeDecodeModel({.num_slots = num_slots,
                           .slot_capacity = 96,
                           .branch_rows = 16 * 16,
@@ -108,12 +108,12 @@ const std::map<std::string, SamplingOptions> kSettings{
 TEST(SampledDecoding, EveryMethodGivesArsTokensInAnyBatch) {  // I23
   std::int64_t saved = 0;
   for (const auto& [setting, sampling] : kSettings) {
-    auto alone = sampled_model(1);
+    auto alone = fake_model(1);
     const auto ar = decode(alone, 1, make_greedy_decoder, sampling);
     for (const auto& [name, make] : methods()) {
       SCOPED_TRACE(testing::Message() << setting << ", " << name);
-      auto narrow = sampled_model(1);
-      auto wide = sampled_model(5);
+      auto narrow = fake_model(1);
+      auto wide = fake_model(5);
       const auto single = decode(narrow, 1, make, sampling);
       const auto batched = decode(wide, 5, make, sampling);
       for (const auto& [id, expected] : ar) {
@@ -131,7 +131,7 @@ TEST(SampledDecoding, EveryMethodGivesArsTokensInAnyBatch) {  // I23
 
 /// With penalties for all earlier tokens.
 TEST(SampledDecoding, ArSamplesEachTokenBehindAllBeforeIt) {
-  auto model = sampled_model(3);
+  auto model = fake_model(3);
   for (const auto& [setting, sampling] : kSettings) {
     SCOPED_TRACE(setting);
     for (const auto& [id, result] : decode(model, 3, make_greedy_decoder, sampling)) {
@@ -150,7 +150,7 @@ TEST(SampledDecoding, ArSamplesEachTokenBehindAllBeforeIt) {
 }
 
 TEST(SampledDecoding, AGreedySequenceMayShareABatchWithOneThatSamples) {
-  auto model = sampled_model(2);
+  auto model = fake_model(2);
   DecodeEngine engine(model, 2);
   engine.admit(make_greedy_decoder(request(7, {.temperature = 1})));
   engine.admit(make_greedy_decoder(request(8, {})));
@@ -161,7 +161,7 @@ TEST(SampledDecoding, AGreedySequenceMayShareABatchWithOneThatSamples) {
       tokens[result->id] = result->tokens;
     }
   }
-  auto alone = sampled_model(1);
+  auto alone = fake_model(1);
   EXPECT_EQ(tokens[8], decode(alone, 1, make_greedy_decoder, {}).at(8).tokens);
   EXPECT_EQ(tokens[7], decode(alone, 1, make_greedy_decoder, {.temperature = 1}).at(7).tokens);
 }
@@ -210,7 +210,7 @@ TEST(SampledDecoding, AFixedDraftIsAcceptedByItsProbability) {  // I23
   const std::vector<TokenId> prompt{1, 2, 3, 4};
   const SamplingOptions sampling{.temperature = 1, .top_k = 4, .seed = 6};
   constexpr PromptId kDraws = 3000;
-  auto model = sampled_model(8);
+  auto model = fake_model(8);
   const std::vector<TokenId> text{1, 2, 3, 4, 5};
   const auto law = sampling_law(sampling, model.next_logits(text), text);
   for (const TokenId draft : {0, 5, 9}) {
