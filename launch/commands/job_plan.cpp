@@ -139,6 +139,18 @@ std::string describe_memory(const MemoryPlan& plan, PlannedRanks ranks) {
   return text;
 }
 
+/// Returns the type of generation's matrices in `round` (1-based). "auto" is bfloat16 only for a
+/// bfloat16 source in round 1: a trained round leaves float32.
+DType decoding_type(const JobConfig& config, std::size_t round, bool source_is_bfloat16) {
+  const WeightStorage storage = config.model.decode_weights;
+  if (storage == WeightStorage::int8) {
+    return DType::int8;
+  }
+  const bool halved =
+      rounds(storage) || (storage == WeightStorage::automatic && round == 1 && source_is_bfloat16);
+  return halved ? DType::bfloat16 : DType::float32;
+}
+
 }  // namespace
 
 double MemoryPlan::generation() const {
@@ -159,16 +171,6 @@ double MemoryPlan::training_on_device() const {
   return device == Device::cpu ? 0
                                : (sharding.offload ? copies : state.total()) + frozen +
                                      activations + loss + probe.decoding + products;
-}
-
-DType decoding_type(const JobConfig& config, std::size_t round, bool source_is_bfloat16) {
-  const WeightStorage storage = config.model.decode_weights;
-  if (storage == WeightStorage::int8) {
-    return DType::int8;
-  }
-  const bool halved =
-      rounds(storage) || (storage == WeightStorage::automatic && round == 1 && source_is_bfloat16);
-  return halved ? DType::bfloat16 : DType::float32;
 }
 
 MemoryPlan plan_training(const TransformerConfig& model, const ParameterTable& table,
@@ -456,7 +458,8 @@ std::string describe_device(const JobConfig& config, const TransformerConfig& mo
   step.prompt_tokens = static_cast<double>(longest_prompt);
   step.answer_tokens = longest_answer(config);
   step.recompute = config.train.activation_checkpointing;
-  step.frozen = config.train.drafter != Drafter::none;
+  step.drafter_forwards =
+      drafter_forwards(model, config.train.drafter_shape(model), step.recompute);
   const double expected = estimate_round(model, step, speed).train;
   text += fmt::format(
       "  a step of {} samples of full length, {} on a rank: {:.3g} s of arithmetic at {:.0f} % of "
@@ -537,7 +540,8 @@ std::string describe_round(const PlannedJob& job, std::size_t i, RoundSeconds& t
   work.weight_bytes =
       static_cast<double>(dtype_bytes(decoding_type(config, i + 1, source_is_bfloat16)));
   work.recompute = config.train.activation_checkpointing;
-  work.frozen = config.train.drafter != Drafter::none;
+  work.drafter_forwards =
+      drafter_forwards(model, config.train.drafter_shape(model), work.recompute);
   const RoundSeconds seconds = estimate_round(model, work, speed);
   total.generate += seconds.generate;
   total.train += seconds.train;

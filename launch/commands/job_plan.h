@@ -60,11 +60,6 @@ struct StepRows {
                                        const TrainConfig& train, const Sharding& sharding,
                                        Device device, const StepRows& rows, int copies);
 
-/// Returns the type of generation's matrices in `round` (1-based). "auto" is bfloat16 only for a
-/// bfloat16 source in round 1: a trained round leaves float32.
-[[nodiscard]] DType decoding_type(const JobConfig& config, std::size_t round,
-                                  bool source_is_bfloat16);
-
 struct PlannedPrompts {
   std::optional<std::int64_t> count;       ///< Empty: enough to fill every batch.
   std::int64_t longest = 0;                ///< Tokens.

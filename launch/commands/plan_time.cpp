@@ -54,6 +54,18 @@ double matrix_weights(const TransformerConfig& model) {
                              model.vocabulary_size * model.hidden_size);
 }
 
+double drafter_forwards(const TransformerConfig& model, const std::optional<DrafterShape>& shape,
+                        bool recompute) {
+  const double again = recompute ? 1 : 0;
+  const auto* const head = shape ? std::get_if<HeadShape>(&*shape) : nullptr;
+  if (head == nullptr) {
+    return shape ? 2 + again : 0;
+  }
+  const auto logits = static_cast<double>(model.vocabulary_size * model.hidden_size);
+  const double layers = matrix_weights(head_config(model, *head)) - logits;
+  return ((3 + again) * layers + 2 * logits) / matrix_weights(model);
+}
+
 MachineSpeed sheet_speed(const KnownDevice& device, WeightStorage decoding, DType training,
                          int ranks, int of_copy) {
   return {.decoding_flops = device.flops(activation_type(decoding, Device::cuda)),
@@ -128,10 +140,11 @@ RoundSeconds estimate_round(const TransformerConfig& model, const RoundWork& wor
   seconds.generate = prefill + answer * (static_cast<double>(whole) * pass(batch) +
                                          pass(work.prompts_generated % batch));
 
-  const double sample_rows = work.prompt_tokens + 2 * answer;
-  // Forward, backward = 2 forwards; of a frozen model 1, of the noisy half of the rows.
-  const double passes_per_row = work.frozen ? (work.recompute ? 2.5 : 1.5) : work.recompute ? 4 : 3;
-  const double computing = static_cast<double>(work.step_samples) * sample_rows * passes_per_row *
+  const double clean_rows = work.prompt_tokens + answer;
+  const double forwards = work.drafter_forwards > 0
+                              ? clean_rows + answer * work.drafter_forwards
+                              : (clean_rows + answer) * (work.recompute ? 4 : 3);
+  const double computing = static_cast<double>(work.step_samples) * forwards *
                            (2 * weights + attention_flops(model, context)) /
                            (speed.training_flops * kPlannedEfficiency);
   seconds.train = static_cast<double>(work.steps) *

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "model/kernels/kernel_set.h"
+#include "model/transformer/drafter.h"
 #include "model/transformer/transformer_config.h"
 #include "runtime/comm/mpi_session.h"
 #include "runtime/device/known_devices.h"
@@ -39,6 +41,11 @@ struct MachineSpeed {
 /// Returns the weights in matrix products of every row: all but the embedding's look-up.
 [[nodiscard]] double matrix_weights(const TransformerConfig& model);
 
+/// Returns what training a drafter (none: 0) costs for a row of a block, in forwards of `model`. A
+/// backward is two, or one through weights that stay; `recompute`: as RoundWork's.
+[[nodiscard]] double drafter_forwards(const TransformerConfig& model,
+                                      const std::optional<DrafterShape>& shape, bool recompute);
+
 /// Work in one round of the rank that has most; lengths in tokens.
 struct RoundWork {
   std::int64_t prompts_generated = 0;
@@ -51,7 +58,7 @@ struct RoundWork {
   std::int64_t batch_prompts = 0;  ///< Sequences decoded together.
   double weight_bytes = 4;         ///< Per weight, in decoding.
   bool recompute = false;          ///< Activation checkpointing: one more forward.
-  bool frozen = false;             ///< A drafter is trained beside the model.
+  double drafter_forwards = 0;     ///< drafter_forwards(); 0: the model itself is trained.
 };
 
 struct RoundSeconds {
@@ -65,7 +72,8 @@ inline constexpr double kPlannedEfficiency = 0.5;
 /// Estimates at that efficiency. Generation, an upper bound: a forward pass gains one token of a
 /// full-length answer, and takes the longer of reading all weights and computing a block's rows for
 /// the batch. Training: a step takes the longer of sending and of 6 FLOPs per row and matrix weight
-/// (8 with recomputation) plus attention; a row per prompt token and two per answer token.
+/// (8 with recomputation) plus attention; a row per prompt token and two per answer token. Beside a
+/// drafter a forward for each row but those of blocks.
 [[nodiscard]] RoundSeconds estimate_round(const TransformerConfig& model, const RoundWork& work,
                                           const MachineSpeed& speed);
 

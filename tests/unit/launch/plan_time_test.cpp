@@ -36,6 +36,22 @@ TEST(PlanTime, TrainingIsSixFlopsPerRowAndWeight) {
               seconds.train * 4 / 3, 1e-9);
 }
 
+TEST(PlanTime, BesideADrafterTheModelsOwnRowsTakeAForward) {
+  const TransformerConfig model = plan_model();
+  const AdapterShape adapter;
+  EXPECT_EQ(drafter_forwards(model, {}, true), 0);
+  EXPECT_EQ(drafter_forwards(model, adapter, false), 2);
+  EXPECT_EQ(drafter_forwards(model, adapter, true), 3);
+  const HeadShape head = completed({}, model);
+  const double layer = (kWeights - 1000 * 64) / 2;
+  EXPECT_DOUBLE_EQ(drafter_forwards(model, head, true), (4 * layer + 2 * 1000 * 64) / kWeights);
+  RoundWork drafted = work();
+  drafted.drafter_forwards = 0.5;
+  EXPECT_DOUBLE_EQ(estimate_round(model, drafted, {1e9, 1e9, 1e9}).train,
+                   estimate_round(model, work(), {1e9, 1e9, 1e9}).train * (30 + 64 + 64 * 0.5) /
+                       (3 * (30 + 2 * 64)));
+}
+
 TEST(PlanTime, DecodingIsBoundByReadingOrByComputing) {
   // Every pass reads all weights, and four sequences gain a token each.
   const RoundSeconds reading = estimate_round(plan_model(), work(), {1e18, 1e18, 1e6});
