@@ -15,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoints/custom_generate_internal.h"
 #include "checkpoints/directory_checksums.h"
 #include "checkpoints/drafter_files.h"
 #include "checkpoints/hf_files_internal.h"
@@ -31,7 +30,12 @@
 #include "runtime/read_file.h"
 
 namespace jforge {
+
+const char* custom_generate_source();  // of custom_generate/generate.py
 namespace {
+
+constexpr const char* kCustomGenerateFolder = "custom_generate";
+constexpr const char* kCustomGenerateFile = "generate.py";
 
 namespace fs = std::filesystem;
 

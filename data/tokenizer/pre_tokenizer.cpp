@@ -72,8 +72,9 @@ std::string pcre2_message(int code) {
   return reinterpret_cast<const char*>(buffer.data());
 }
 
-}  // namespace
-
+/// Rewrites an Oniguruma expression for PCRE2: `\s` and `\S` become White_Space, because PCRE2's
+/// also hold U+180E. Throws DataError for what the dialects read differently (anchors, \w, \b, \h,
+/// nested sets, `{n}+`, `(?m)`, …).
 std::string translate_split_expression(std::string_view expression, const std::string& origin) {
   std::string out;
   bool in_set = false;
@@ -113,6 +114,8 @@ std::string translate_split_expression(std::string_view expression, const std::s
   }
   return out;
 }
+
+}  // namespace
 
 struct PreTokenizer::Code {
   pcre2_code* compiled;

@@ -23,11 +23,6 @@ inline constexpr std::string_view kGpt2Split =
 inline constexpr std::string_view kSingleDigits = R"(\p{N})";
 inline constexpr std::string_view kDigitRuns = R"(\p{N}+)";
 
-/// Rewrites an Oniguruma expression for PCRE2: `\s` and `\S` become White_Space, because PCRE2's
-/// also hold U+180E. Throws DataError for what the dialects read differently (anchors, \w, \b, \h,
-/// nested sets, `{n}+`, `(?m)`, …).
-std::string translate_split_expression(std::string_view expression, const std::string& origin);
-
 /// Immutable and thread-safe.
 class PreTokenizer {
  public:

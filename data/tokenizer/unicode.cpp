@@ -210,7 +210,7 @@ void append_utf8(std::string& out, char32_t code_point) {
   }
 }
 
-bool is_white_space(char32_t c) {
+static bool is_white_space(char32_t c) {
   return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
          (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
          c == 0x3000;

@@ -32,8 +32,6 @@ CodePoint code_point_at(std::string_view text, std::size_t offset);
 
 void append_utf8(std::string& out, char32_t code_point);
 
-bool is_white_space(char32_t code_point);
-
 /// Returns where the white space at the end begins.
 std::size_t trailing_white_space(std::string_view text);
 /// Returns the bytes of white space at the start.

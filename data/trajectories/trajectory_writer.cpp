@@ -15,8 +15,10 @@
 
 namespace jforge {
 
-std::filesystem::path temporary_shard_path(const std::filesystem::path& directory, LeaseId lease,
-                                           std::int64_t attempt, Rank rank) {
+// PROCESS in `.tmp-LEASE-ATTEMPT-RANK-PROCESS` separates a restarted job, which counts leases and
+// attempts alike, from surviving ranks of the one before.
+static std::filesystem::path temporary_shard_path(const std::filesystem::path& directory,
+                                                  LeaseId lease, std::int64_t attempt, Rank rank) {
   return directory / fmt::format(".tmp-{}-{}-{}-{}", lease, attempt, rank, temporary_suffix());
 }
 

@@ -16,11 +16,6 @@ namespace jforge {
 /// Readers also accept 1 (TRAJECTORY_FORMAT.md "Compatibility").
 inline constexpr std::int64_t kShardFormatVersion = 2;
 
-/// Returns `.tmp-LEASE-ATTEMPT-RANK-PROCESS`: PROCESS separates a restarted job, which counts
-/// leases and attempts alike, from surviving ranks of the one before.
-[[nodiscard]] std::filesystem::path temporary_shard_path(const std::filesystem::path& directory,
-                                                         LeaseId lease, std::int64_t attempt,
-                                                         Rank rank);
 /// Returns for example `lease-00000012.h5`.
 [[nodiscard]] std::filesystem::path committed_shard_path(const std::filesystem::path& directory,
                                                          LeaseId lease);

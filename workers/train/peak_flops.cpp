@@ -82,8 +82,8 @@ void write_rank_peaks(const fs::path& file, const RankPeaks& added) {
   }
 }
 
-}  // namespace
-
+/// Collective. FLOP/s of this rank in large products of `operands` (float32 or bfloat16) while all
+/// ranks run: the best call of about 40 ms.
 double measure_peak_flops(KernelSet& kernels, const Communicator& comm, DType operands) {
   constexpr std::int64_t kSize = 512;
   constexpr std::int64_t kDeviceSize = 4096;
@@ -98,6 +98,8 @@ double measure_peak_flops(KernelSet& kernels, const Communicator& comm, DType op
   }
   return best.flops;
 }
+
+}  // namespace
 
 RankPeaks read_rank_peaks(const fs::path& file) {
   RankPeaks peaks;

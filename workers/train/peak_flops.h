@@ -15,11 +15,6 @@
 
 namespace jforge {
 
-/// Collective. FLOP/s of this rank in large products of `operands` (float32 or bfloat16) while all
-/// ranks run: the best call of about 40 ms.
-[[nodiscard]] double measure_peak_flops(KernelSet& kernels, const Communicator& comm,
-                                        DType operands);
-
 /// FLOP/s by kind of rank: "2 ranks on a host, AMD EPYC …, threads: 1, float32".
 using RankPeaks = std::map<std::string, double>;
 

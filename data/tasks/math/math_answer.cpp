@@ -49,8 +49,7 @@ std::optional<std::string_view> marked_answer(std::string_view text) {
              : std::optional<std::string_view>(first_line(text.substr(at + kAnswerMark.size())));
 }
 
-}  // namespace
-
+/// Removes surrounding blanks, "$", "*" (bold), ":" and full stops.
 std::string_view trimmed_answer(std::string_view text) {
   const auto strips = [](char c) { return is_space(c) || c == '$' || c == '*' || c == ':'; };
   while (!text.empty() && strips(text.front())) {
@@ -61,6 +60,8 @@ std::string_view trimmed_answer(std::string_view text) {
   }
   return text;
 }
+
+}  // namespace
 
 std::optional<MathAnswer> find_math_answer(std::string_view completion, MathAnswerForm form) {
   const auto found = [](std::optional<std::string_view> text,

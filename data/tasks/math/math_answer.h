@@ -24,12 +24,9 @@ inline constexpr std::string_view kAnswerMark = "####";  ///< Stands before GSM8
 enum class MathAnswerForm : std::uint8_t { boxed, minerva };
 
 struct MathAnswer {
-  std::string text;       ///< As written in a box, else trimmed_answer().
+  std::string text;       ///< As written in a box, else trimmed.
   std::string_view rule;  ///< "boxed", "minerva", "answer-is" or "marked".
 };
-
-/// Removes surrounding blanks, "$", "*" (bold), ":" and full stops.
-[[nodiscard]] std::string_view trimmed_answer(std::string_view text);
 
 /// Finds the answer. Form boxed: the last "\boxed{…}" (last_boxed()); else the Minerva form, the
 /// text between the first "The final answer is" and "I hope it is correct" or the line's end; else
