@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 CODE = {".cpp", ".h", ".cu", ".cuh", ".py", ".sh", ".cmake", ".c"}
-LINES = {"source": 85_080, "tests": 70_620}  # with AMX, tune, copies, two drafters and GGUF; to fall to 80,000 and 66,000
+LINES = {"source": 85_080, "tests": 70_650}  # with AMX, tune, copies, two drafters and GGUF; to fall to 80,000 and 66,000
 WORDS = {"README.md": 1_300, "ARCHITECTURE.md": 1_800, "CONTRIBUTING.md": 1_000, "all pages": 43_980}
 PAGE_LINES = {"CHANGELOG.md": 60}
 

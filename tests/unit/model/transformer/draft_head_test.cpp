@@ -1,9 +1,10 @@
-/// A head (drafter.h): training in parts, decoding against training.
+/// A head (drafter.h): training against finite differences, decoding against training.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "model/transformer/training_transformer.h"
 #include "tests/unit/model/transformer/tiny_model.h"
@@ -40,7 +41,7 @@ class Passes {
               {.activation_checkpointing = checkpointing, .head = model.shape}) {}
 
   /// Returns the gradients of kScale · loss.
-  std::vector<float> run(PackedBatch& batch) {
+  std::vector<float> run(PackedBatch& batch, double* loss = nullptr) {
     std::vector<float> gradients(model_.weights.size(), 0.0F);
     FlatGradients sink(model_.head_table, {gradients.data(), {std::ssize(gradients)}},
                        *model_.kernels, model_.account);
@@ -54,6 +55,9 @@ class Passes {
         forward, model_.lent,
         {.consistency_scale = kScale, .sums = {sums.data(), DType::float64, {2}}}, sink);
     EXPECT_EQ(sums[1], 0.0);
+    if (loss != nullptr) {
+      *loss = sums[0];
+    }
     return gradients;
   }
 
@@ -92,13 +96,40 @@ TEST(HeadTraining, ABlockIsItsFirstTokenAndMasksAndLearnsItsOwnTokens) {
   EXPECT_FALSE(visible(batch.layout, 24, 11)) << "its own clean block";
 }
 
-TEST(HeadTraining, CheckpointingChangesNoBit) {  // golden_test has the gradients.
+TEST(HeadTraining, GradientsMatchFiniteDifferencesAndCheckpointingChangesNoBit) {
   for (const auto& [tied, family] : kHeaded) {
     HeadedModel model(tied, family);
     PackedBatch batch = head_batch(model);
-    const std::vector<float> gradients = Passes(model).run(batch);
-    EXPECT_GT(std::ranges::max(gradients), 1e-3F);
+    Passes passes(model);
+    double loss = 0;
+    const std::vector<float> gradients = passes.run(batch, &loss);
+    EXPECT_GT(loss, 0.01);
     EXPECT_EQ(Passes(model, true).run(batch), gradients);
+    for (const ParameterEntry& entry : model.head_table.entries()) {
+      const auto begin = static_cast<std::size_t>(entry.offset);
+      const auto count = static_cast<std::size_t>(entry.shape.elements());
+      double norm = 0;
+      for (std::size_t i = 0; i < count; ++i) {
+        norm += std::pow(static_cast<double>(gradients[begin + i]), 2);
+      }
+      norm = std::sqrt(norm);
+      ASSERT_GT(norm, 1e-6) << entry.name;
+      const std::vector<float> saved = model.weights;
+      const auto loss_at = [&](double step) {
+        for (std::size_t i = 0; i < count; ++i) {
+          model.weights[begin + i] +=
+              static_cast<float>(step * static_cast<double>(gradients[begin + i]) / norm);
+        }
+        double found = 0;
+        (void)passes.run(batch, &found);
+        model.weights = saved;
+        return static_cast<double>(kScale) * found;
+      };
+      constexpr double kStep = 2e-3;
+      const double coarse = (loss_at(2 * kStep) - loss_at(-2 * kStep)) / (4 * kStep);
+      const double fine = (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep);
+      EXPECT_NEAR((4 * fine - coarse) / 3, norm, 2e-3 * norm + 2e-4) << entry.name;
+    }
   }
 }
 
