@@ -531,7 +531,7 @@ exec unshare -m sh -c 'mount -t tmpfs tmpfs {run} && exec {BINARY} "$@"' sh "$@"
     def test_a_program_alone_needs_no_folder_of_mpi_s(self):
         """Open MPI's would be one for all: a few of those that begin while others end would fail."""
         config, _ = self.config("alone")
-        self.jforge("run", config, env={**os.environ, "TMPDIR": str(config)})
+        self.jforge("run", config, env={**os.environ, "TMPDIR": str(config), "XDG_CACHE_HOME": str(self.root / "cache")})
 
     def test_two_jobs_on_one_run_directory(self):
         config, run = self.config("shared")
