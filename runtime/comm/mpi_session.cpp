@@ -50,9 +50,10 @@ MpiSession::MpiSession(int* argc, char*** argv) : limit_seconds_(mpi_limit_secon
   clock_.enter("start MPI");
   if (rank_from_a_launcher() == nullptr) {
     // Open MPI would start a daemon, which needs ssh, or else share one folder among such programs,
-    // which fail if one begins while another ends.
+    // which fail if one begins while another ends; and look for networks for 0.2 s.
     ::setenv("OMPI_MCA_ess_singleton_isolated", "true", 0);
     ::setenv("OMPI_MCA_orte_create_session_dirs", "false", 0);
+    ::setenv("OMPI_MCA_pml", "ob1", 0);
   }
   int provided = MPI_THREAD_SINGLE;
   if (MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
