@@ -140,7 +140,8 @@ tests_of() {
 }
 [ -z "$cuda12" ] || wait "$cuda12"
 [ -z "$cuda" ] || tests_of "$cuda" "$cuda_build" -L cuda_build
-[ -z "$mpich" ] || PATH=$root/$mpich/bin:$PATH tests_of "$mpich" "$mpich_build" \
+# MPICH's waits spin, so without four ranks in the longest.
+[ -z "$mpich" ] || PATH=$root/$mpich/bin:$PATH tests_of "$mpich" "$mpich_build" -E '^(collectives_test\.active|zero.*)\.ranks4$' \
   -R "^($(IFS='|' && echo "${mpich_tests[*]}"))\.|^end_to_end\.(run_pipeline|rank_count|kill_and_resume|failing_rank)$"
 [ -z "$fuzz" ] || tests_of "$fuzz" "$fuzz_build" -L fuzz
 echo "launch/test.sh: $SECONDS s in all"
