@@ -239,8 +239,11 @@ std::string DrafterFiles::hash() const {
 }
 
 bool has_drafter(const fs::path& model_directory) {
-  const fs::path folder = model_directory / kDrafterFolder;
-  return fs::exists(folder / kAdapterConfig) || fs::exists(folder / kHeadConfig);
+  return has_head(model_directory) || fs::exists(model_directory / kDrafterFolder / kAdapterConfig);
+}
+
+bool has_head(const fs::path& model_directory) {
+  return fs::exists(model_directory / kDrafterFolder / kHeadConfig);
 }
 
 std::unique_ptr<DrafterFiles> find_drafter(const fs::path& model_directory,
@@ -250,15 +253,21 @@ std::unique_ptr<DrafterFiles> find_drafter(const fs::path& model_directory,
              : nullptr;
 }
 
-const DrafterSource* drafter_for(std::string_view method, bool needed, const DrafterFiles* drafter,
-                                 const fs::path& directory) {
-  if (!needed) {
+const DrafterSource* drafter_for(std::string_view method, DrafterNeed need,
+                                 const DrafterFiles* drafter, const fs::path& directory) {
+  if (need == DrafterNeed::nothing) {
     return nullptr;
   }
   if (drafter == nullptr) {
     throw ConfigError(fmt::format(
         "decoding by \"{}\" needs a drafter, and {} has none in its folder {}; train one "
         "(train.drafter), or take another method",
+        method, directory.string(), kDrafterFolder));
+  }
+  if (need == DrafterNeed::head && !std::holds_alternative<HeadShape>(drafter->source().shape)) {
+    throw ConfigError(fmt::format(
+        "decoding by \"{}\" needs a head, and {} has an adapter in its folder {}; train a head "
+        "(train.drafter = \"head\"), or take \"draft\"",
         method, directory.string(), kDrafterFolder));
   }
   return &drafter->source();

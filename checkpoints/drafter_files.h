@@ -42,14 +42,15 @@ class DrafterFiles {
 };
 
 [[nodiscard]] bool has_drafter(const std::filesystem::path& model_directory);
+[[nodiscard]] bool has_head(const std::filesystem::path& model_directory);
 
 /// Returns the drafter in `model_directory`/drafter; null if there is none.
 [[nodiscard]] std::unique_ptr<DrafterFiles> find_drafter(
     const std::filesystem::path& model_directory, const TransformerConfig& model);
 
 /// Returns the drafter for decoding by `method`, null unless the method needs one. Throws
-/// ConfigError if it does and the model in `directory` has none.
-[[nodiscard]] const DrafterSource* drafter_for(std::string_view method, bool needed,
+/// ConfigError if the model in `directory` lacks what it needs.
+[[nodiscard]] const DrafterSource* drafter_for(std::string_view method, DrafterNeed need,
                                                const DrafterFiles* drafter,
                                                const std::filesystem::path& directory);
 

@@ -196,12 +196,14 @@ void JobConfig::validate(int ranks) const {
     train_config(number).validate();
   }
   for (const std::string& method : evaluate.methods) {
-    if (train.drafter == Drafter::none && !evaluate.tasks.empty() &&
-        make_decoding_method(method, evaluate.decoding, 0).needs_drafter) {
+    const DrafterNeed need = make_decoding_method(method, evaluate.decoding, 0).need;
+    const bool none = need == DrafterNeed::drafter && train.drafter == Drafter::none;
+    if (!evaluate.tasks.empty() &&
+        (none || (need == DrafterNeed::head && train.drafter != Drafter::head))) {
       throw ConfigError(
-          fmt::format("evaluate.methods: \"{}\" needs a drafter, and this run trains "
+          fmt::format("evaluate.methods: \"{}\" needs a {}, and this run trains "
                       "none; set train.drafter, or leave the method out",
-                      method));
+                      method, none ? "drafter" : "head"));
     }
   }
   validate_early_stop(*this);

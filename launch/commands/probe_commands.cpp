@@ -361,9 +361,9 @@ ExitCode probe_decode_command(const ProbeOptions& options) {
     capacity = std::max(capacity, decoders.back()->max_positions());
     branch_rows = std::max(branch_rows, decoders.back()->max_branch_rows());
   }
-  const auto inference = model.inference(
-      1, capacity, options.decode_weights, branch_rows,
-      drafter_for(method.name, method.needs_drafter, model.drafter.get(), options.model));
+  const auto inference =
+      model.inference(1, capacity, options.decode_weights, branch_rows,
+                      drafter_for(method.name, method.need, model.drafter.get(), options.model));
   DecodeEngine engine(*inference, 1);
   Json results = Json::array();
   for (const DecodeResult& result : decode_all(engine, std::move(decoders))) {

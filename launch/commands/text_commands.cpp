@@ -148,7 +148,7 @@ ExitCode decode_command(const DecodeOptions& options) {
     log_warn("{}", *problem);
   }
   const DrafterSource* const adapter =
-      drafter_for(method.name, method.needs_drafter, model.drafter.get(), options.model);
+      drafter_for(method.name, method.need, model.drafter.get(), options.model);
   const DecodeRequest request{0, tokenizer.encode(text), options.max_new_tokens,
                               model.config.eos_ids, method.sampling};
   // Large enough for ar, too.

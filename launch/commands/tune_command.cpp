@@ -78,6 +78,9 @@ ExitCode tune_command(const TuneOptions& options, const MpiSession& session) {
     config.methods = has_drafter(wanted.model)
                          ? std::vector<std::string>{"draft", "draft_lookup", "prompt_lookup"}
                          : std::vector<std::string>{"jacobi", "mr", "prompt_lookup"};
+    if (has_head(wanted.model)) {
+      config.methods.emplace_back("draft_tree");
+    }
   }
   if (!options.prompts.empty()) {
     config.tasks.clear();

@@ -99,6 +99,7 @@ void DecodeEngine::clear() {
     slots_[index].decoder.reset();
   }
   requests_.clear();
+  choices_wanted_ = 1;
   waiting_.clear();
   running_ = 0;
   sampling_ = 0;
@@ -352,6 +353,7 @@ void DecodeEngine::ask(std::size_t slot_index, std::int64_t first_position,
                          .rows = rows,
                          .newest = wanted->newest,
                          .count = wanted->count});
+    choices_wanted_ = std::max(choices_wanted_, wanted->choices);
   }
 }
 
@@ -360,16 +362,17 @@ void DecodeEngine::propose() {
   for (const ProposalRequest& request : requests_) {
     count += request.count;
   }
-  proposals_.resize(static_cast<std::size_t>(count));
+  const auto choices = static_cast<std::size_t>(std::exchange(choices_wanted_, 1));
+  proposals_.resize(static_cast<std::size_t>(count) * choices);
   if (!requests_.empty()) {
-    model_.propose(requests_, proposals_);
+    model_.propose(requests_, static_cast<std::int64_t>(choices), proposals_);
   }
-  std::span<const TokenId> left = proposals_;
+  std::span<const LikelyToken> left = proposals_;
   for (const ProposalRequest& request : requests_) {
-    const auto own = left.first(static_cast<std::size_t>(request.count));
+    const auto own = left.first(static_cast<std::size_t>(request.count) * choices);
     left = left.subspan(own.size());
     if (Slot& slot = slots_[static_cast<std::size_t>(request.slot)]; !slot.prefilling) {
-      slot.decoder->take_proposals(own);
+      slot.decoder->take_proposals(own, choices);
     }
   }
   requests_.clear();

@@ -128,7 +128,8 @@ class DecodeEngine {
   std::vector<BranchOutcome> outcomes_;
   std::vector<CacheCopy> kept_;
   std::vector<ProposalRequest> requests_;  ///< By slot.
-  std::vector<TokenId> proposals_;
+  std::int64_t choices_wanted_ = 1;        ///< The most that a request wants for a position.
+  std::vector<LikelyToken> proposals_;
   std::size_t outputs_ = 0;
   std::size_t prefill_rows_ = 0;
 };

@@ -12,6 +12,7 @@
 
 #include "model/decoding/decoding_settings.h"
 #include "model/decoding/sequence_decoder.h"
+#include "model/transformer/drafter.h"
 
 namespace jforge {
 
@@ -25,7 +26,8 @@ struct DecodingMethod {
   std::int32_t samples_per_problem = 1;
   /// Whether tokens must equal the baseline's under the same sampling (CPU, float32).
   bool equals_baseline = true;
-  bool needs_drafter = false;  ///< Its sequences have drafting rows (DraftBranch::drafts).
+  DrafterNeed need = DrafterNeed::nothing;
+  [[nodiscard]] bool needs_drafter() const noexcept { return need != DrafterNeed::nothing; }
   /// Replaces the sampling of requests given to `make`.
   SamplingOptions sampling = {};
   std::function<std::unique_ptr<SequenceDecoder>(DecodeRequest)> make;
@@ -33,8 +35,10 @@ struct DecodingMethod {
 
 /// Returns the method `name`:
 ///  - "ar": one token per forward, the baseline;
-///  - "draft": the model verifies what its adapter proposes (§6.7);
+///  - "draft": the model verifies what its adapter or head proposes (§6.7);
 ///  - "draft_lookup": "draft" with the draft of "prompt_lookup" beside it;
+///  - "draft_tree": of a head's proposals for block_size − 1 positions the likeliest paths, in
+///    tree_rows rows;
 ///  - "jacobi": running window (METHOD.md §6.2), for plain generation;
 ///  - "jacobi_shrinking": shrinking window, which makes trajectories (§1);
 ///  - "mr": multi-block decoding with rejection recycling (§6.3). Variant "paper":

@@ -102,14 +102,18 @@ class SequenceDecoder {
   [[nodiscard]] virtual std::int64_t max_branch_rows() const { return 0; }
   /// Called before the first pending() if the model proposes (DecodeModel::proposes()).
   virtual void use_proposals() {}
-  /// A decoder that uses them: how many it wants after its newest token, before the next pending().
+  /// A decoder that uses them: for how many positions after its newest token it wants them before
+  /// the next pending(), and how many tokens for each.
   struct WantedProposals {
     TokenId newest = 0;
     std::int64_t count = 0;
+    std::int64_t choices = 1;
   };
   [[nodiscard]] virtual std::optional<WantedProposals> wanted_proposals() const { return {}; }
-  /// Takes as many, after every advance() that neither ended the sequence nor cut the prompt.
-  virtual void take_proposals(std::span<const TokenId> /*proposals*/) {}
+  /// Takes [count, choices] proposals, `choices` being at least what it wants, after every
+  /// advance() that neither ended the sequence nor cut the prompt (DecodeModel::propose()).
+  virtual void take_proposals(std::span<const LikelyToken> /*proposals*/, std::size_t /*choices*/) {
+  }
   [[nodiscard]] virtual PromptId id() const = 0;
   [[nodiscard]] virtual const SamplingOptions& sampling() const = 0;
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <utility>
 
 #include "model/kernels/gumbel_noise.h"
@@ -59,6 +60,33 @@ bool DistinctTokens::note(TokenId token) {
   expect(token >= 0 && std::cmp_less(token, seen_in_.size()),
          "a token that is penalised is not of the vocabulary");
   return std::exchange(seen_in_[static_cast<std::size_t>(token)], row_) != row_;
+}
+
+void likeliest_tokens(std::span<const float> logits, std::span<LikelyToken> found) {
+  constexpr float kNothing = -std::numeric_limits<float>::infinity();
+  std::ranges::fill(found, LikelyToken{kNoToken, kNothing});
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (logits[i] > found.back().log_probability) {
+      const auto place =
+          std::ranges::upper_bound(found, logits[i], std::greater(), &LikelyToken::log_probability);
+      std::move_backward(place, found.end() - 1, found.end());
+      *place = {static_cast<TokenId>(i), logits[i]};
+    }
+  }
+  const float largest = found.front().log_probability;
+  if (!std::isfinite(largest)) {
+    std::ranges::fill(found, LikelyToken{kNoToken, kNothing});
+    return;
+  }
+  constexpr float kNegligible =
+      20;  // e^−20 of a vocabulary of 10^5 is less than float's precision.
+  double sum = 0;
+  for (const float logit : logits) {
+    sum += logit > largest - kNegligible ? std::exp(logit - largest) : 0.0F;
+  }
+  for (LikelyToken& one : found) {
+    one.log_probability -= largest + static_cast<float>(std::log(sum));
+  }
 }
 
 TokenId TokenSampler::choose(std::span<float> logits, const SampledRow& row) {

@@ -39,6 +39,15 @@ struct SamplingOptions {
 /// Chosen from NaN.
 inline constexpr TokenId kNoToken = -1;
 
+struct LikelyToken {
+  TokenId token = kNoToken;
+  float log_probability = 0;  ///< Of the softmax.
+};
+
+/// Writes the tokens with the largest logits in descending order, the smallest ids first on ties.
+/// Beyond the vocabulary, or if the largest is not finite: kNoToken with log-probability −∞.
+void likeliest_tokens(std::span<const float> logits, std::span<LikelyToken> found);
+
 /// The choice for `position` of `request`.
 struct SampledRow {
   SamplingOptions options = {};

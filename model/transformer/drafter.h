@@ -44,6 +44,9 @@ struct HeadShape {
 
 using DrafterShape = std::variant<AdapterShape, HeadShape>;
 
+/// What a decoding method needs beside the model.
+enum class DrafterNeed { nothing, drafter, head };
+
 /// Projections by their names in configurations and in PEFT's target_modules, in LayerPlan's order.
 inline constexpr std::pair<LayerWeight, const char*> kProjections[] = {
     {LayerWeight::q, "q_proj"},      {LayerWeight::k, "k_proj"},       {LayerWeight::v, "v_proj"},

@@ -166,6 +166,22 @@ struct InferenceTransformer::State {
     }
   }
 
+  /// The same with logits on the host.
+  template <class Take>
+  void each_host_logits(std::int64_t wanted, const Take& take) {
+    each_logits(wanted, [&](std::int64_t begin, const TensorView& some) {
+      if (kernels.device() == Device::cpu) {
+        return take(begin, some);
+      }
+      if (host_logits.bytes() == 0) {
+        host_logits = Buffer(logits.bytes(), account, MemoryUse::staging);
+      }
+      const TensorView host = host_logits.floats(some.shape());
+      copy_tensor(some, host);
+      take(begin, host);
+    });
+  }
+
   /// Runs `rows` in chunks: step() computes one, emit(first, wanted) then takes its wanted rows,
   /// counted over the whole call.
   template <class Step, class Emit>
@@ -240,6 +256,7 @@ struct InferenceTransformer::State {
   Buffer context;                 ///< [max_rows, C]
   std::int64_t context_rows = 0;  ///< In the chunk, its first.
   std::vector<DecodeRow> proposing;
+  std::vector<TokenId> proposed;
   std::vector<std::int64_t> read_rows;  ///< Of the model's features, for the context rows.
   std::vector<std::int32_t> filled;     ///< [slots] Positions that hold keys.
   std::vector<std::int32_t> checked;    ///< [slots] Last position in this call; −1: none.
@@ -919,12 +936,13 @@ void InferenceTransformer::predict(std::span<const DecodeRow> rows,
 
 bool InferenceTransformer::proposes() const { return state_->proposer != nullptr; }
 
-void InferenceTransformer::propose(std::span<const ProposalRequest> requests,
-                                   std::span<TokenId> proposals) {
+void InferenceTransformer::propose(std::span<const ProposalRequest> requests, std::int64_t choices,
+                                   std::span<LikelyToken> proposals) {
   expect(proposes(), "a model without a head is asked for proposals");
   State& head = *state_->proposer;
   head.lay_out_proposals(requests);
-  expect(std::ranges::count_if(head.proposing, &DecodeRow::wants_output) == std::ssize(proposals),
+  expect(choices * std::ranges::count_if(head.proposing, &DecodeRow::wants_output) ==
+             std::ssize(proposals),
          "proposals must have one place for each that is asked for");
   const auto step = [&] {
     const std::int64_t begin = std::min(head.chunk_begin, std::ssize(head.read_rows));
@@ -933,17 +951,30 @@ void InferenceTransformer::propose(std::span<const ProposalRequest> requests,
     head.make_context(*state_, std::span(head.read_rows)
                                    .subspan(static_cast<std::size_t>(begin),
                                             static_cast<std::size_t>(end - begin)));
-    head.choose_tokens();
+    choices == 1 ? head.choose_tokens() : head.forward();
   };
   head.run(head.proposing, step, [&](std::int64_t first, std::int64_t wanted) {
-    read_tokens(
-        head.kernels, head.work.chosen.view(DType::int32, {wanted}),
-        proposals.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(wanted)));
+    if (choices == 1) {
+      head.proposed.resize(static_cast<std::size_t>(wanted));
+      read_tokens(head.kernels, head.work.chosen.view(DType::int32, {wanted}), head.proposed);
+      std::ranges::transform(head.proposed, proposals.begin() + first,
+                             [](TokenId token) { return LikelyToken{token}; });
+      return;
+    }
+    head.each_host_logits(wanted, [&](std::int64_t begin, const TensorView& logits) {
+      const std::span<const float> all = logits.span<float>();
+      const auto vocabulary = static_cast<std::size_t>(logits.dim(1));
+      const auto places = static_cast<std::size_t>(choices);
+      auto place = static_cast<std::size_t>(first + begin) * places;
+      for (std::size_t row = 0; row < all.size(); row += vocabulary, place += places) {
+        likeliest_tokens(all.subspan(row, vocabulary), proposals.subspan(place, places));
+      }
+    });
   });
 }
 
-void DecodeModel::propose(std::span<const ProposalRequest> /*requests*/,
-                          std::span<TokenId> /*proposals*/) {
+void DecodeModel::propose(std::span<const ProposalRequest> /*requests*/, std::int64_t /*choices*/,
+                          std::span<LikelyToken> /*proposals*/) {
   throw InternalError("proposals are asked of a model without a head");
 }
 
@@ -981,16 +1012,8 @@ void InferenceTransformer::predict_logits(std::span<const DecodeRow> rows,
   State& state = *state_;
   const auto step = [&state] { state.run_plan(kHiddenStates, [&state] { state.forward(); }); };
   state.run(rows, step, [&](std::int64_t first, std::int64_t wanted) {
-    state.each_logits(wanted, [&](std::int64_t begin, const TensorView& logits) {
-      if (state.kernels.device() == Device::cpu) {
-        return reader(first + begin, logits);
-      }
-      if (state.host_logits.bytes() == 0) {
-        state.host_logits = Buffer(state.logits.bytes(), state.account, MemoryUse::staging);
-      }
-      const TensorView host = state.host_logits.floats(logits.shape());
-      copy_tensor(logits, host);
-      reader(first + begin, host);
+    state.each_host_logits(wanted, [&](std::int64_t begin, const TensorView& logits) {
+      reader(first + begin, logits);
     });
   });
 }

@@ -47,7 +47,7 @@ struct ProposalRequest {
   /// second may be empty.
   std::array<RowRange, 2> rows;
   TokenId newest = 0;      ///< The token behind them.
-  std::int64_t count = 0;  ///< Of proposals, for what follows it; 0: the rows are only noted.
+  std::int64_t count = 0;  ///< Of positions after it; 0: the rows are only noted.
 };
 
 /// What decoders need of a model; tests of decoders have fakes.
@@ -71,9 +71,11 @@ class DecodeModel {
                                std::span<TokenId> predictions);
   /// Whether the model has a head (drafter.h), which proposes from what the last predict() left.
   [[nodiscard]] virtual bool proposes() const { return false; }
-  /// Writes each request's proposals, one request after the other. A sequence's requests must have
-  /// all its rows, in order. The default throws InternalError.
-  virtual void propose(std::span<const ProposalRequest> requests, std::span<TokenId> proposals);
+  /// Writes [positions, choices] proposals, one request after the other, for each position the
+  /// likeliest tokens in descending order. With one choice they have no log-probability. A
+  /// sequence's requests must have all its rows, in order. The default throws InternalError.
+  virtual void propose(std::span<const ProposalRequest> requests, std::int64_t choices,
+                       std::span<LikelyToken> proposals);
   /// Accepts alternatives: copies their rows to the sequence's own, at their positions. Requires:
   /// from ≥ slot_capacity() > to, without a gap in the sequence.
   virtual void keep_branches(std::span<const CacheCopy> rows) = 0;
@@ -127,7 +129,8 @@ class InferenceTransformer final : public DecodeModel {
   [[nodiscard]] std::int64_t free_pages() const;
   [[nodiscard]] std::int64_t replays() const;
   [[nodiscard]] bool proposes() const override;
-  void propose(std::span<const ProposalRequest> requests, std::span<TokenId> proposals) override;
+  void propose(std::span<const ProposalRequest> requests, std::int64_t choices,
+               std::span<LikelyToken> proposals) override;
   void predict(std::span<const DecodeRow> rows, std::span<TokenId> predictions) override;
   /// The first call allocates logits [kLogitsRows, V].
   void predict_sampled(std::span<const DecodeRow> rows, std::span<const SampledRow> choices,

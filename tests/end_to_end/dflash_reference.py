@@ -1,7 +1,8 @@
 """Decoding with a head as DFlash's published model defines it, with numpy and nothing of ours: the frozen model (Qwen2's
 form), the head's files, and verification. Slow: every pass computes the whole sequence.
 
-dflash_reference.py MODEL PROMPTS.json NEW_TOKENS BLOCK_SIZE: prints [[tokens, accepted by each pass], ...]"""
+dflash_reference.py MODEL PROMPTS.json NEW_TOKENS BLOCK_SIZE [ROWS]: prints [[tokens, accepted by each pass], ...]; with
+ROWS, of which the newest token has one, by a tree."""
 
 import json
 import pathlib
@@ -94,27 +95,47 @@ class Model:
         x = self.embedding[[newest] + [self.mask] * count]
         for index in range(self.head.config["num_hidden_layers"]):
             x = self.head.layer(index, x, len(features) + np.arange(count + 1), context)
-        return [int(token) for token in (norm(x, w["norm.weight"], self.head.epsilon) @ self.logits.T).argmax(-1)[1:]]
+        return (norm(x, w["norm.weight"], self.head.epsilon) @ self.logits.T)[1:]
 
-    def decode(self, prompt, new_tokens, block_size):
+    @staticmethod
+    def paths(logits, rows):
+        """Returns the likeliest paths of the first choices, of which one position may have another of the eight best."""
+        if rows is None:
+            return [tuple(map(int, logits.argmax(-1)))]
+        values = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        order = np.argsort(-logits, axis=-1, kind="stable")[:, :8]
+        found = {}
+        for length in range(1, len(logits) + 1):
+            for at in range(length):
+                for choice in range(order.shape[1]):
+                    path = tuple(int(order[i, choice if i == at else 0]) for i in range(length))
+                    found[path] = sum(values[i, token] for i, token in enumerate(path))
+        return sorted(found, key=found.get, reverse=True)[:rows - 1]
+
+    def decode(self, prompt, new_tokens, block_size, rows=None):
         """Returns the new tokens and how many each pass made known."""
         next_tokens, features = self.forward(prompt)
         known, accepted = [*prompt, int(next_tokens[-1])], []
         while len(known) < len(prompt) + new_tokens:
             count = min(block_size, len(prompt) + new_tokens - len(known)) - 1
-            draft = [known[-1], *self.proposals(features, known[-1], count)]
-            next_tokens, features = self.forward(known[:-1] + draft)
-            right = [int(token) for token in next_tokens[len(known) - 1:]]
-            a = 1
-            while a < len(draft) and draft[a] == right[a - 1]:
-                a += 1
-            features = features[:len(known) - 1 + a]
-            known += draft[1:a] + [right[a - 1]]
-            accepted.append(a)
+            most = 0
+            for path in self.paths(self.proposals(features, known[-1], count), rows):
+                next_tokens, of_path = self.forward(known + list(path))
+                right = [int(token) for token in next_tokens[len(known) - 1:]]
+                a = 1
+                while a <= len(path) and path[a - 1] == right[a - 1]:
+                    a += 1
+                if a > most:
+                    most, best, kept = a, list(path[:a - 1]) + [right[a - 1]], of_path[:len(known) - 1 + a]
+            if not most:
+                next_tokens, kept = self.forward(known)
+                most, best = 1, [int(next_tokens[-1])]
+            known, features = known + best, kept
+            accepted.append(most)
         return known[len(prompt):], accepted
 
 
 if __name__ == "__main__":
     model = Model(pathlib.Path(sys.argv[1]))
     prompts = json.loads(pathlib.Path(sys.argv[2]).read_text(encoding="utf-8"))
-    print(json.dumps([model.decode(prompt, int(sys.argv[3]), int(sys.argv[4])) for prompt in prompts]))
+    print(json.dumps([model.decode(prompt, *map(int, sys.argv[3:])) for prompt in prompts]))

@@ -251,6 +251,8 @@ class DrafterSettings(EndToEndTest):
         config, _ = self.config("refused")
         result = self.jforge("run", config, "--set", "evaluate.methods=['ar', 'draft']", expect=2)
         self.assertIn('evaluate.methods: "draft" needs a drafter, and this run trains none', result.err)
+        result = self.jforge("run", config, *DRAFTER, "--set", "evaluate.methods=['ar', 'draft_tree']", expect=2)
+        self.assertIn('evaluate.methods: "draft_tree" needs a head, and this run trains none', result.err)
         for number, (drafter, setting, advice) in enumerate((
                 (DRAFTER, "train.zero_stage=3", "set train.zero_stage = 0 or 1"),
                 (DRAFTER, "train.ar_weight=1", "set train.ar_weight = 0"),
@@ -287,16 +289,21 @@ class HeadTraining(DrafterTraining):
         ids, out = self.root / "ids.json", self.root / "decoded.json"
         prompts = [list(b"3 pens and 7 more?"), list(b"How many?")]
         ids.write_text(json.dumps(prompts), encoding="utf-8")
-        for size in (2, 4, 7):
+        forwards = {}
+        for size, *rows in ((2,), (4,), (7,), (4, 4), (4, 9), (7, 20)):
+            method = ["--method", "draft_tree", "--setting", f"tree_rows={rows[0]}"] if rows else ["--method", "draft"]
             self.jforge("probe", "decode", "--model", run / "model", "--tokens", ids, "--out", out, "--max-new-tokens", 40,
-                        "--method", "draft", "--block-size", size, "--ignore-eos")
+                        *method, "--block-size", size, "--ignore-eos")
             # Debian's Python has numpy.
             reference = subprocess.run(["/usr/bin/python3", "-B", harness.SOURCE / "tests/end_to_end/dflash_reference.py",
-                                        run / "model", ids, "40", str(size)], check=True, capture_output=True, text=True)
+                                        run / "model", ids, "40", *map(str, [size, *rows])], check=True,
+                                       capture_output=True, text=True)
             expected = json.loads(reference.stdout)
             found = [[record["tokens"], record["accepted"]] for record in json.loads(out.read_text(encoding="utf-8"))]
-            self.assertEqual(expected, found, size)
+            self.assertEqual(expected, found, (size, rows))
             self.assertTrue(any(max(accepted) > 1 for _, accepted in found), "no proposal was right")
+            forwards[size, *rows] = sum(len(accepted) for _, accepted in found)
+        self.assertLess(forwards[7, 20], forwards[7,], "the tree should save passes")
 
 
 if __name__ == "__main__":

@@ -177,7 +177,7 @@ EvaluationPlan::EvaluationPlan(const EvaluateConfig& config, std::vector<Decodin
   weights_hash_ = hash_of_weights(model);
   for (const DecodingMethod& method : methods_) {
     const DrafterSource* const adapter =
-        drafter_for(method.name, method.needs_drafter, model.drafter, model.directory);
+        drafter_for(method.name, method.need, model.drafter, model.directory);
     if (adapter != nullptr) {
       adapter_ = adapter;
       drafter_hash_ = model.drafter->hash();
@@ -227,7 +227,7 @@ std::string EvaluationPlan::settings_of(const ProblemSet& set, const DecodingMet
                 {"samples_per_problem", method.samples_per_problem},
                 {"method_settings", method.settings}};
   // Omitted if empty, so that old samples stay valid.
-  if (method.needs_drafter) {
+  if (method.needs_drafter()) {
     settings["drafter"] = drafter_hash_;
   }
   if (!set.stop_tokens.empty()) {

@@ -199,8 +199,8 @@ class Tuner {
   void make_transformer() {
     const DrafterSource* adapter = nullptr;
     for (const DecodingMethod& method : methods_) {
-      adapter = method.needs_drafter
-                    ? drafter_for(method.name, true, model_.drafter, model_.directory)
+      adapter = method.needs_drafter()
+                    ? drafter_for(method.name, method.need, model_.drafter, model_.directory)
                     : adapter;
     }
     transformer_ = std::make_unique<InferenceTransformer>(
@@ -350,11 +350,16 @@ std::vector<DecodingMethod> tuning_candidates(std::span<const std::string> metho
                                               const DecodingSettings& fixed, std::uint64_t seed) {
   std::vector<DecodingMethod> candidates;
   for (const DecodingMethod& plain : block_size_candidates(methods, fixed, seed)) {
+    const std::int64_t block_size = plain.settings.at("block_size").get<std::int64_t>();
+    if (has_key(plain.name, "tree_rows")) {
+      candidates.push_back(varied_method(
+          plain.name, fixed, {{"block_size", block_size}, {"tree_rows", block_size}}, seed));
+      continue;
+    }
     if (!has_key(plain.name, "blocks")) {
       candidates.push_back(plain);
       continue;
     }
-    const std::int64_t block_size = plain.settings.at("block_size").get<std::int64_t>();
     // One block that is verified alone is Jacobi decoding with the shrinking window.
     for (const auto& [blocks, verified] : {std::pair(2, 1), std::pair(1, 4), std::pair(2, 4)}) {
       candidates.push_back(varied_method(plain.name, fixed,

@@ -14,7 +14,7 @@ bool run_evaluate_phase(const JobConfig& config, const WorkerServices& services,
   EvaluateConfig evaluate = config.evaluate;
   if (model == "base") {  // Its text is what the drafter's methods give.
     std::erase_if(evaluate.methods, [&](const std::string& name) {
-      return make_decoding_method(name, evaluate.decoding, 0).needs_drafter;
+      return make_decoding_method(name, evaluate.decoding, 0).needs_drafter();
     });
   }
   MemoryAccount account("evaluation");

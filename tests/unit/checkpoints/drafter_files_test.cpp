@@ -204,13 +204,19 @@ TEST_F(AdapterFilesTest, AnExportLeavesTheModelsFilesAsTheyAre) {
 TEST_F(AdapterFilesTest, AMethodThatNeedsADrafterSaysSo) {
   write_to(folder_);
   const DrafterFiles adapter(folder_, config_);
-  EXPECT_EQ(drafter_for("ar", false, nullptr, source_), nullptr);
-  EXPECT_EQ(drafter_for("ar", false, &adapter, source_), nullptr);
-  EXPECT_EQ(drafter_for("draft", true, &adapter, source_), &adapter.source());
+  EXPECT_EQ(drafter_for("ar", DrafterNeed::nothing, nullptr, source_), nullptr);
+  EXPECT_EQ(drafter_for("ar", DrafterNeed::nothing, &adapter, source_), nullptr);
+  EXPECT_EQ(drafter_for("draft", DrafterNeed::drafter, &adapter, source_), &adapter.source());
+  const auto refusal = [&](const char* method, DrafterNeed need, const DrafterFiles* drafter) {
+    return test::message_of<ConfigError>(
+        [&] { (void)drafter_for(method, need, drafter, source_); });
+  };
+  EXPECT_THAT(refusal("draft", DrafterNeed::drafter, nullptr),
+              AllOf(HasSubstr("\"draft\" needs a drafter"), HasSubstr(source_.string()),
+                    HasSubstr("(train.drafter)")));
   EXPECT_THAT(
-      test::message_of<ConfigError>([&] { (void)drafter_for("draft", true, nullptr, source_); }),
-      AllOf(HasSubstr("\"draft\" needs a drafter"), HasSubstr(source_.string()),
-            HasSubstr("(train.drafter)")));
+      refusal("draft_tree", DrafterNeed::head, &adapter),
+      AllOf(HasSubstr("\"draft_tree\" needs a head"), HasSubstr("(train.drafter = \"head\")")));
 }
 
 class HeadFilesTest : public HfModelTest {

@@ -3,7 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <map>
 #include <numeric>
+#include <ranges>
+#include <set>
 
 #include "model/decoding/drafted_decoder.h"
 #include "model/decoding/greedy_decoder.h"
@@ -286,6 +291,114 @@ TEST(Drafted, ALookedUpAlternativeForksWhereItDiffers) {
     EXPECT_EQ(next[0], right ? 5 : 60);
     EXPECT_EQ(next[1], right ? 99 : 72) << "the model's own prediction, or the adapter's";
   }
+}
+
+/// Returns the likeliest `count` paths of which at most one position has another than the first
+/// choice, of all such paths.
+std::set<std::vector<TokenId>> likeliest_paths(const std::vector<LikelyToken>& likely,
+                                               std::size_t choices, std::size_t count) {
+  std::map<std::vector<TokenId>, double> all;
+  for (std::size_t length = 1; length <= likely.size() / choices; ++length) {
+    for (std::size_t at = 0; at < length; ++at) {
+      for (std::size_t choice = 0; choice < choices; ++choice) {
+        std::vector<TokenId> path;
+        double value = 0;
+        for (std::size_t i = 0; i < length; ++i) {
+          const LikelyToken& one = likely[i * choices + (i == at ? choice : 0)];
+          path.push_back(one.token);
+          value += one.log_probability;
+        }
+        all.emplace(std::move(path), value);
+      }
+    }
+  }
+  std::vector<std::pair<double, std::vector<TokenId>>> sorted;
+  for (const auto& [path, value] : all) {
+    sorted.emplace_back(-value, path);
+  }
+  std::ranges::sort(sorted);
+  sorted.resize(std::min(sorted.size(), count));
+  const auto paths = std::views::values(sorted);
+  return {paths.begin(), paths.end()};
+}
+
+TEST(Drafted, ATreeHoldsTheLikeliestPathsAndCommitsTheOneThatIsRight) {
+  RandomStream stream(3, RandomPurpose::test);
+  std::int64_t of_shoots = 0;
+  for (std::int32_t trial = 0; trial < 200; ++trial) {
+    const std::size_t choices = 8;
+    const std::int32_t rows = 1 + trial % 23;
+    const std::int32_t block_size = 1 + trial % 7;
+    const auto decoder =
+        make_drafted_decoder({.prompt = {7, 8}, .max_new_tokens = 30},
+                             {.block_size = block_size, .tree_rows = rows, .seed = 1});
+    decoder->use_proposals();
+    advance(*decoder, {20});
+    const auto wanted = decoder->wanted_proposals();
+    ASSERT_TRUE(wanted && wanted->newest == 20 && wanted->choices == 8);
+    EXPECT_EQ(wanted->count, std::min(block_size, rows) - 1);
+    std::vector<LikelyToken> likely;
+    for (std::int64_t position = 0; position < wanted->count; ++position) {
+      double left = 1;
+      for (std::size_t choice = 0; choice < choices; ++choice) {
+        const double share = left * (0.3 + 0.6 * stream.uniform());
+        likely.push_back({.token = static_cast<TokenId>(100 + std::ssize(likely)),
+                          .log_probability = static_cast<float>(std::log(share))});
+        left -= share;
+      }
+      const auto own = std::span(likely).last(choices);
+      std::ranges::sort(own, std::greater(), &LikelyToken::log_probability);
+    }
+    decoder->take_proposals(likely, choices);
+    std::set<std::vector<TokenId>> found;
+    const auto pending = decoder->pending();
+    const std::vector<TokenId> chain = ids(pending[0].tokens);
+    std::size_t forwarded = 0;
+    for (const DraftBranch& branch : pending) {
+      EXPECT_EQ(branch.alternative, &branch != pending.data());
+      const auto fork = static_cast<std::size_t>(branch.first_position - decoder->kv_length());
+      forwarded += branch.tokens.size();
+      for (std::size_t length = 1; length <= branch.tokens.size(); ++length) {
+        std::vector<TokenId> path(chain.begin(), chain.begin() + static_cast<std::ptrdiff_t>(fork));
+        path.insert(path.end(), branch.tokens.begin(),
+                    branch.tokens.begin() + static_cast<std::ptrdiff_t>(length));
+        EXPECT_EQ(path[0], 20);
+        path.erase(path.begin());
+        EXPECT_TRUE(path.empty() || found.insert(path).second) << "a path twice";
+      }
+    }
+    EXPECT_EQ(found, likeliest_paths(likely, choices, static_cast<std::size_t>(rows) - 1));
+    EXPECT_LE(forwarded, static_cast<std::size_t>(rows));
+    EXPECT_LE(forwarded - chain.size(), static_cast<std::size_t>(decoder->max_branch_rows()));
+    // The model agrees with one of the paths, of all that end, and no further.
+    std::vector<TokenId> right;
+    if (!found.empty()) {
+      auto chosen = found.begin();
+      std::advance(chosen, stream.below(found.size()));
+      right = *chosen;
+    }
+    std::vector<std::vector<TokenId>> predictions;
+    for (const DraftBranch& branch : pending) {
+      std::vector<TokenId> path;
+      const auto fork = static_cast<std::size_t>(branch.first_position - decoder->kv_length());
+      std::vector<TokenId>& of_branch = predictions.emplace_back();
+      for (std::size_t i = 0; i < branch.tokens.size(); ++i) {
+        path.assign(chain.begin(), chain.begin() + static_cast<std::ptrdiff_t>(fork));
+        path.insert(path.end(), branch.tokens.begin(),
+                    branch.tokens.begin() + static_cast<std::ptrdiff_t>(i + 1));
+        path.erase(path.begin());
+        const bool on_it =
+            path.size() < right.size() && std::equal(path.begin(), path.end(), right.begin());
+        of_branch.push_back(on_it ? right[path.size()] : 9000 + static_cast<TokenId>(path.size()));
+      }
+    }
+    const std::int64_t known = decoder->kv_length();
+    const Commit commit = advance_all(*decoder, predictions);
+    of_shoots += commit.branch > 0 ? 1 : 0;
+    EXPECT_EQ(decoder->kv_length() - known, std::ssize(right) + 1);
+    EXPECT_EQ(decoder->wanted_proposals()->newest, 9000 + static_cast<TokenId>(right.size()));
+  }
+  EXPECT_GT(of_shoots, 20);
 }
 
 TEST(PromptLookup, TokensAreGreedysAtEverySetting) {  // I1, I24

@@ -259,6 +259,7 @@ std::int64_t forwards_saved(const std::function<Model(bool odd)>& make,
       const std::int64_t setting = which * 25 + i;
       const DraftedOptions options{.block_size = static_cast<std::int32_t>(1 + setting % 17),
                                    .match_length = static_cast<std::int32_t>(setting / 17 % 5),
+                                   .tree_rows = static_cast<std::int32_t>(setting / 3 % 4 * 7),
                                    .seed = static_cast<std::uint64_t>(setting)};
       const std::int32_t batch = i % 2 == 0 ? 8 : 1;
       SCOPED_TRACE(testing::Message() << "arithmetic and sampling " << which << ", setting " << i);
@@ -271,7 +272,7 @@ std::int64_t forwards_saved(const std::function<Model(bool odd)>& make,
                                        model.account,
                                        {.num_slots = batch,
                                         .slot_capacity = 64,
-                                        .branch_rows = 2 * 17,
+                                        .branch_rows = 2 * 17 + 20,
                                         .max_rows = i % 4 == 0 ? 50 : 0,
                                         .weights = weights,
                                         .adapter = &drafter});

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <numeric>
 
 #include "runtime/error.h"
 #include "tests/unit/model/kernels/sampling_law.h"
@@ -50,6 +52,51 @@ TEST(TokenSampler, AnInfiniteLogitIsTaken) {
       constexpr float kInfinity = std::numeric_limits<float>::infinity();
       EXPECT_EQ(sample(sampler, options, {1, kInfinity, 2, 3}, {}, 0, 0), 1);
       EXPECT_EQ(sample(sampler, options, {3, kInfinity, 1}, {}, 0, 0), 1);
+    }
+  }
+}
+
+TEST(LikeliestTokens, AreTheFirstOfAllSortedWithTheirLogSoftmax) {
+  for (const std::size_t vocabulary : {1, 3, 8, 500}) {
+    for (const double spread : {0.0, 0.1, 3.0, 60.0}) {
+      std::vector<float> logits = random_logits(vocabulary, spread, vocabulary);
+      logits.back() = logits.front();  // A tie.
+      std::vector<TokenId> order(vocabulary);
+      std::iota(order.begin(), order.end(), 0);
+      std::ranges::stable_sort(order, std::greater(), [&](TokenId token) {
+        return logits[static_cast<std::size_t>(token)];
+      });
+      double sum = 0;
+      for (const float logit : logits) {
+        sum += std::exp(static_cast<double>(logit));
+      }
+      for (const std::size_t count : {1, 2, 8}) {
+        std::vector<LikelyToken> found(count);
+        likeliest_tokens(logits, found);
+        for (std::size_t i = 0; i < count; ++i) {
+          const bool exists = i < vocabulary;
+          EXPECT_EQ(found[i].token, exists ? order[i] : kNoToken);
+          const double expected = exists
+                                      ? logits[static_cast<std::size_t>(order[i])] - std::log(sum)
+                                      : -std::numeric_limits<double>::infinity();
+          EXPECT_TRUE(exists ? std::abs(found[i].log_probability - expected) < 1e-4
+                             : found[i].log_probability == expected);
+        }
+      }
+    }
+  }
+}
+
+TEST(LikeliestTokens, AreNoneIfTheLargestLogitIsNotFinite) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const std::vector<float>& logits :
+       {std::vector{nan, nan}, std::vector{0.0F, kInfinity}, std::vector{-kInfinity}}) {
+    std::vector<LikelyToken> found(2);
+    likeliest_tokens(logits, found);
+    for (const LikelyToken& one : found) {
+      EXPECT_EQ(one.token, kNoToken);
+      EXPECT_EQ(one.log_probability, -kInfinity);
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 
 #include "model/transformer/training_transformer.h"
 #include "tests/unit/model/transformer/tiny_model.h"
@@ -140,10 +141,10 @@ TEST(HeadTraining, ABatchWithoutBlocksReportsItsGroups) {
   EXPECT_TRUE(std::ranges::all_of(gradients, [](float value) { return value == 0; }));
 }
 
-/// Returns the proposals of blocks of `size` rows that begin at `starts` of `tokens`.
+/// Returns `choices` proposals for each position of blocks of `size` rows that begin at `starts`.
 std::vector<TokenId> proposals_of(HeadedModel& model, InferenceTransformer& transformer,
                                   std::span<const TokenId> tokens, std::int64_t size,
-                                  std::span<const std::int64_t> starts) {
+                                  std::span<const std::int64_t> starts, std::int64_t choices) {
   std::vector<TokenId> proposals;
   std::int64_t known = 0;
   for (const std::int64_t start : starts) {
@@ -161,9 +162,9 @@ std::vector<TokenId> proposals_of(HeadedModel& model, InferenceTransformer& tran
         .rows = {RowRange{0, 1}, RowRange{1, std::ssize(rows)}},  // as from two branches
         .newest = tokens[static_cast<std::size_t>(start)],
         .count = size - 1};
-    std::vector<TokenId> found(static_cast<std::size_t>(size - 1));
-    transformer.propose(std::span(&request, 1), found);
-    proposals.insert(proposals.end(), found.begin(), found.end());
+    std::vector<LikelyToken> found(static_cast<std::size_t>((size - 1) * choices));
+    transformer.propose(std::span(&request, 1), choices, found);
+    std::ranges::transform(found, std::back_inserter(proposals), &LikelyToken::token);
     known = start;
   }
   EXPECT_EQ(model.config.vocabulary_size, 37);
@@ -192,7 +193,7 @@ TEST(HeadDecoding, ProposesWhatTrainingRowsPredictInAnyChunks) {
     const ConstTensorView matrix = model.table.tensor(
         ConstTensorView(model.flat()), tied ? "model.embed_tokens.weight" : "lm_head.weight");
     const std::int64_t width = model.config.hidden_size;
-    std::vector<TokenId> expected;
+    std::vector<TokenId> expected, of_three;
     for (std::int64_t row = clean.layout.num_rows; row < batch.layout.num_rows; ++row) {
       if ((row - clean.layout.num_rows) % 4 == 0) {
         continue;
@@ -206,7 +207,12 @@ TEST(HeadDecoding, ProposesWhatTrainingRowsPredictInAnyChunks) {
         }
         logits.push_back(sum);
       }
-      expected.push_back(static_cast<TokenId>(std::ranges::max_element(logits) - logits.begin()));
+      for (int choice = 0; choice < 3; ++choice) {
+        const auto largest = std::ranges::max_element(logits);
+        of_three.push_back(static_cast<TokenId>(largest - logits.begin()));
+        *largest = -1e9;
+      }
+      expected.push_back(of_three[of_three.size() - 3]);
     }
     const std::span<const TokenId> tokens(clean.tokens);
     const std::vector<std::int64_t> starts{7, 11, 15, 19, 23, 27};
@@ -216,7 +222,8 @@ TEST(HeadDecoding, ProposesWhatTrainingRowsPredictInAnyChunks) {
           model.config, model.table, model.flat(), *model.kernels, model.account,
           {.slot_capacity = 64, .max_rows = max_rows, .adapter = &source});
       EXPECT_TRUE(transformer.proposes());
-      EXPECT_EQ(proposals_of(model, transformer, tokens, 4, starts), expected) << max_rows;
+      EXPECT_EQ(proposals_of(model, transformer, tokens, 4, starts, 1), expected) << max_rows;
+      EXPECT_EQ(proposals_of(model, transformer, tokens, 4, starts, 3), of_three) << max_rows;
     }
   }
 }
