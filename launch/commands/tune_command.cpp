@@ -79,7 +79,7 @@ ExitCode tune_command(const TuneOptions& options, const MpiSession& session) {
                          ? std::vector<std::string>{"draft", "draft_lookup", "prompt_lookup"}
                          : std::vector<std::string>{"jacobi", "mr", "prompt_lookup"};
     if (has_head(wanted.model)) {
-      config.methods.emplace_back("draft_tree");
+      config.methods.insert(config.methods.end(), {"draft_tree", "draft_tree_lookup"});
     }
   }
   if (!options.prompts.empty()) {

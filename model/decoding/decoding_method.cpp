@@ -121,8 +121,8 @@ DecodingKey match_length_key() {
           .minimum = 1,
           .maximum = kMaxDraftTokens,
           .meaning =
-              "Last tokens that `prompt_lookup`, `mr_lookup` and `draft_lookup` look for in prompt "
-              "and answer, at most"};
+              "Last tokens that the methods ending in `lookup` look for in prompt and answer, "
+              "at most"};
 }
 
 double real_number(const DecodingSettings& settings, std::string_view key) {

@@ -39,6 +39,7 @@ struct DecodingMethod {
 ///  - "draft_lookup": "draft" with the draft of "prompt_lookup" beside it;
 ///  - "draft_tree": of a head's proposals for block_size − 1 positions the likeliest paths, in
 ///    tree_rows rows;
+///  - "draft_tree_lookup": "draft_tree" with the draft of "prompt_lookup" beside it;
 ///  - "jacobi": running window (METHOD.md §6.2), for plain generation;
 ///  - "jacobi_shrinking": shrinking window, which makes trajectories (§1);
 ///  - "mr": multi-block decoding with rejection recycling (§6.3). Variant "paper":

@@ -259,9 +259,10 @@ class DraftedDecoder final : public DraftDecoder {
 
   /// Drafts what followed the last tokens earlier in the text, from where it differs.
   void look_up() {
+    const std::size_t length = draft_length();  // A tree's chain may be shorter.
     context_.push_back(draft_[0]);
-    repeat_period(find_period(context_, static_cast<std::size_t>(options_.match_length)),
-                  draft_.size(), looked_up_);
+    repeat_period(find_period(context_, static_cast<std::size_t>(options_.match_length)), length,
+                  looked_up_);
     context_.pop_back();
     const auto fork = std::ranges::mismatch(looked_up_, draft_).in1 - looked_up_.begin();
     looked_up_.erase(looked_up_.begin(), looked_up_.begin() + fork);
@@ -286,12 +287,8 @@ class DraftedDecoder final : public DraftDecoder {
   std::vector<DraftBranch> branches_;
 };
 
-enum class Alternatives { none, lookup, tree };
-
-template <Alternatives alternatives>
+template <bool looks_up, bool grows>
 DecodingMethod drafted_method(const DecodingSettings& settings, std::uint64_t seed) {
-  constexpr bool looks_up = alternatives == Alternatives::lookup;
-  constexpr bool grows = alternatives == Alternatives::tree;
   const DraftedOptions options{
       .block_size = whole_number(settings, "block_size"),
       .match_length = looks_up ? whole_number(settings, "match_length") : 0,
@@ -323,12 +320,13 @@ std::vector<MethodEntry> drafted_methods() {
       .fallback = std::int64_t{16},
       .minimum = 1,
       .maximum = kMaxDraftTokens,
-      .meaning = "Rows that `draft_tree` verifies in one forward, the newest token's included"};
-  return {{"draft", {block_size_key()}, drafted_method<Alternatives::none>},
-          {"draft_lookup",
-           {block_size_key(), match_length_key()},
-           drafted_method<Alternatives::lookup>},
-          {"draft_tree", {block_size_key(), tree_rows}, drafted_method<Alternatives::tree>}};
+      .meaning = "Rows of a tree in one forward, the newest token's included"};
+  return {{"draft", {block_size_key()}, drafted_method<false, false>},
+          {"draft_lookup", {block_size_key(), match_length_key()}, drafted_method<true, false>},
+          {"draft_tree", {block_size_key(), tree_rows}, drafted_method<false, true>},
+          {"draft_tree_lookup",
+           {block_size_key(), match_length_key(), tree_rows},
+           drafted_method<true, true>}};
 }
 
 }  // namespace jforge

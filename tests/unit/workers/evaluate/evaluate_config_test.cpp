@@ -91,8 +91,8 @@ TEST(EvaluateConfig, AnEntryOfTasksMayNameItsStyle) {
 
 TEST(DecodingMethod, KnownNames) {
   EXPECT_THAT(decoding_method_names(),
-              ElementsAre("ar", "draft", "draft_lookup", "draft_tree", "jacobi", "jacobi_shrinking",
-                          "mr", "mr_lookup", "prompt_lookup"));
+              ElementsAre("ar", "draft", "draft_lookup", "draft_tree", "draft_tree_lookup",
+                          "jacobi", "jacobi_shrinking", "mr", "mr_lookup", "prompt_lookup"));
 }
 
 TEST(DecodingMethod, VariantsOfMultiBlockDecodingAreNamed) {
