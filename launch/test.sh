@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test.sh [--all]: installs missing packages, builds, and runs the tests not labelled slow, manual or gpu (at most 12
-# minutes on 2 cores). --all (41 minutes) adds label slow; with nvcc, a CUDA build and its tests without a device; a build
-# and tests with MPICH; with clang, a minute of fuzzers. With a device, see launch/gpu_hour.
+# minutes on 2 cores). --all (26 to 40, by processor) adds label slow; with nvcc, a CUDA build and its tests without a
+# device; a build and tests with MPICH; with clang, a minute of fuzzers. With a device, see launch/gpu_hour.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"

@@ -41,7 +41,7 @@ inline constexpr TokenId kNoToken = -1;
 
 struct LikelyToken {
   TokenId token = kNoToken;
-  float log_probability = 0;  ///< Of the softmax.
+  float log_probability = 0;  ///< Of the softmax, within 1e-3.
 };
 
 /// Writes the tokens with the largest logits in descending order, the smallest ids first on ties.
