@@ -13,11 +13,12 @@
 namespace jforge {
 
 void DraftedOptions::validate() const {
-  if (block_size < 1 || match_length < 0 || tree_rows < 0) {
+  if (block_size < 1 || match_length < 0 || tree_rows < 0 ||
+      !(min_probability >= 0 && min_probability <= 1)) {
     throw ConfigError(fmt::format(
         "decoding with a drafter: block_size {} must be at least 1, match_length {} and "
-        "tree_rows {} at least 0",
-        block_size, match_length, tree_rows));
+        "tree_rows {} at least 0, min_probability {} between 0 and 1",
+        block_size, match_length, tree_rows, min_probability));
   }
 }
 
@@ -37,10 +38,12 @@ class ProposalTree {
     std::span<const TokenId> tokens = {};
   };
 
-  /// Grows to `rows` tokens at most, likeliest paths first. Appends those of the chain to `chain`.
-  void grow(std::span<const LikelyToken> likely, std::size_t choices, std::size_t rows,
+  /// Grows to `rows` tokens at most, likeliest paths first, of `least` log-probability or more.
+  /// Appends those of the chain to `chain`.
+  void grow(std::span<const LikelyToken> likely, std::size_t choices, std::size_t rows, float least,
             std::vector<TokenId>& chain) {
     likely_ = likely;
+    least_ = least;
     choices_ = choices;
     buds_.clear();
     shoots_.clear();
@@ -92,7 +95,7 @@ class ProposalTree {
       return;
     }
     const float value = before + at(position, choice).log_probability;
-    if (std::isfinite(value)) {
+    if (std::isfinite(value) && value >= least_) {
       buds_.push_back({before, value, position, choice, on});
       std::ranges::push_heap(buds_, less_likely);
     }
@@ -113,6 +116,7 @@ class ProposalTree {
 
   std::span<const LikelyToken> likely_;
   std::size_t choices_ = 0;
+  float least_ = 0;
   std::vector<Bud> buds_;  ///< A heap.
   std::vector<Shoot> shoots_;
   std::vector<TokenId> tokens_;
@@ -162,7 +166,8 @@ class DraftedDecoder final : public DraftDecoder {
   }
   void take_proposals(std::span<const LikelyToken> proposals, std::size_t choices) override {
     if (options_.tree_rows > 0) {
-      tree_.grow(proposals, choices, static_cast<std::size_t>(options_.tree_rows) - 1, draft_);
+      tree_.grow(proposals, choices, static_cast<std::size_t>(options_.tree_rows) - 1,
+                 static_cast<float>(std::log(options_.min_probability)), draft_);
       assemble();
       return;
     }
@@ -293,6 +298,7 @@ DecodingMethod drafted_method(const DecodingSettings& settings, std::uint64_t se
       .block_size = whole_number(settings, "block_size"),
       .match_length = looks_up ? whole_number(settings, "match_length") : 0,
       .tree_rows = grows ? whole_number(settings, "tree_rows") : 0,
+      .min_probability = grows ? real_number(settings, "min_probability") : 0,
       .seed = seed};
   nlohmann::ordered_json own{
       {"block_size", options.block_size}, {"window", "running"}, {"seed", seed}};
@@ -301,6 +307,7 @@ DecodingMethod drafted_method(const DecodingSettings& settings, std::uint64_t se
   }
   if (grows) {
     own["tree_rows"] = options.tree_rows;
+    own["min_probability"] = options.min_probability;
   }
   DecodingMethod method = method_of(options, make_drafted_decoder, std::move(own));
   method.need = grows ? DrafterNeed::head : DrafterNeed::drafter;
@@ -321,12 +328,19 @@ std::vector<MethodEntry> drafted_methods() {
       .minimum = 1,
       .maximum = kMaxDraftTokens,
       .meaning = "Rows of a tree in one forward, the newest token's included"};
-  return {{"draft", {block_size_key()}, drafted_method<false, false>},
-          {"draft_lookup", {block_size_key(), match_length_key()}, drafted_method<true, false>},
-          {"draft_tree", {block_size_key(), tree_rows}, drafted_method<false, true>},
-          {"draft_tree_lookup",
-           {block_size_key(), match_length_key(), tree_rows},
-           drafted_method<true, true>}};
+  const DecodingKey min_probability{
+      .name = "min_probability",
+      .fallback = 0.0,
+      .minimum = 0,
+      .maximum = 1,
+      .meaning = "Of a path of the tree by the head, or it is left out: fewer rows"};
+  return {
+      {"draft", {block_size_key()}, drafted_method<false, false>},
+      {"draft_lookup", {block_size_key(), match_length_key()}, drafted_method<true, false>},
+      {"draft_tree", {block_size_key(), tree_rows, min_probability}, drafted_method<false, true>},
+      {"draft_tree_lookup",
+       {block_size_key(), match_length_key(), tree_rows, min_probability},
+       drafted_method<true, true>}};
 }
 
 }  // namespace jforge

@@ -13,9 +13,11 @@ struct DraftedOptions {
   /// Rows of a tree of a head's likeliest proposals, up to block_size deep; 0: its first ones
   /// alone.
   std::int32_t tree_rows = 0;
-  std::uint64_t seed = 0;  ///< Of the first draft and of its end, where nothing proposes.
+  double min_probability = 0;  ///< The tree leaves out paths that are less likely.
+  std::uint64_t seed = 0;      ///< Of the first draft and of its end, where nothing proposes.
 
-  /// Throws ConfigError for a block_size below 1 or another value below 0.
+  /// Throws ConfigError for a block_size below 1, a min_probability outside [0, 1] or another value
+  /// below 0.
   void validate() const;
 };
 

@@ -13,9 +13,9 @@ namespace jforge {
 
 /// In the order of reports.
 inline constexpr std::array kMethodSettings = {
-    "block_size",        "window",       "blocks",    "spawn_ratio",      "verification_size",
-    "ngram_pool",        "match_length", "tree_rows", "lookahead_window", "lookahead_ngram",
-    "lookahead_guesses", "variant",      "seed",      "max_new_tokens",   "decode_weights"};
+    "block_size", "window",         "blocks",        "spawn_ratio",     "verification_size",
+    "ngram_pool", "match_length",   "tree_rows",     "min_probability", "variant",
+    "seed",       "max_new_tokens", "decode_weights"};
 /// Sampling settings and their neutral values.
 inline constexpr std::array<std::pair<const char*, const char*>, 5> kSamplingSettings = {
     {{"temperature", "0"},

@@ -294,9 +294,10 @@ TEST(Drafted, ALookedUpAlternativeForksWhereItDiffers) {
 }
 
 /// Returns the likeliest `count` paths of which at most one position has another than the first
-/// choice, of all such paths.
+/// choice, of all such paths of this probability or more.
 std::set<std::vector<TokenId>> likeliest_paths(const std::vector<LikelyToken>& likely,
-                                               std::size_t choices, std::size_t count) {
+                                               std::size_t choices, std::size_t count,
+                                               double probability) {
   std::map<std::vector<TokenId>, double> all;
   for (std::size_t length = 1; length <= likely.size() / choices; ++length) {
     for (std::size_t at = 0; at < length; ++at) {
@@ -308,7 +309,9 @@ std::set<std::vector<TokenId>> likeliest_paths(const std::vector<LikelyToken>& l
           path.push_back(one.token);
           value += one.log_probability;
         }
-        all.emplace(std::move(path), value);
+        if (std::exp(value) >= probability) {
+          all.emplace(std::move(path), value);
+        }
       }
     }
   }
@@ -329,9 +332,10 @@ TEST(Drafted, ATreeHoldsTheLikeliestPathsAndCommitsTheOneThatIsRight) {
     const std::size_t choices = 8;
     const std::int32_t rows = 1 + trial % 23;
     const std::int32_t block_size = 1 + trial % 7;
-    const auto decoder =
-        make_drafted_decoder({.prompt = {7, 8}, .max_new_tokens = 30},
-                             {.block_size = block_size, .tree_rows = rows, .seed = 1});
+    const double least = trial % 3 * 0.15;
+    const auto decoder = make_drafted_decoder(
+        {.prompt = {7, 8}, .max_new_tokens = 30},
+        {.block_size = block_size, .tree_rows = rows, .min_probability = least, .seed = 1});
     decoder->use_proposals();
     advance(*decoder, {20});
     const auto wanted = decoder->wanted_proposals();
@@ -367,7 +371,7 @@ TEST(Drafted, ATreeHoldsTheLikeliestPathsAndCommitsTheOneThatIsRight) {
         EXPECT_TRUE(path.empty() || found.insert(path).second) << "a path twice";
       }
     }
-    EXPECT_EQ(found, likeliest_paths(likely, choices, static_cast<std::size_t>(rows) - 1));
+    EXPECT_EQ(found, likeliest_paths(likely, choices, static_cast<std::size_t>(rows) - 1, least));
     EXPECT_LE(forwarded, static_cast<std::size_t>(rows));
     EXPECT_LE(forwarded - chain.size(), static_cast<std::size_t>(decoder->max_branch_rows()));
     // The model agrees with one of the paths, of all that end, and no further.

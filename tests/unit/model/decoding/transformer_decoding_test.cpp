@@ -260,6 +260,7 @@ std::int64_t forwards_saved(const std::function<Model(bool odd)>& make,
       const DraftedOptions options{.block_size = static_cast<std::int32_t>(1 + setting % 17),
                                    .match_length = static_cast<std::int32_t>(setting / 17 % 5),
                                    .tree_rows = static_cast<std::int32_t>(setting / 3 % 4 * 7),
+                                   .min_probability = static_cast<double>(setting % 3) * 0.02,
                                    .seed = static_cast<std::uint64_t>(setting)};
       const std::int32_t batch = i % 2 == 0 ? 8 : 1;
       SCOPED_TRACE(testing::Message() << "arithmetic and sampling " << which << ", setting " << i);
