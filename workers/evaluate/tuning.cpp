@@ -352,8 +352,12 @@ std::vector<DecodingMethod> tuning_candidates(std::span<const std::string> metho
   for (const DecodingMethod& plain : block_size_candidates(methods, fixed, seed)) {
     const std::int64_t block_size = plain.settings.at("block_size").get<std::int64_t>();
     if (has_key(plain.name, "tree_rows")) {
-      candidates.push_back(varied_method(
-          plain.name, fixed, {{"block_size", block_size}, {"tree_rows", block_size}}, seed));
+      for (const double least : {0.0, 0.3}) {
+        candidates.push_back(varied_method(
+            plain.name, fixed,
+            {{"block_size", block_size}, {"tree_rows", block_size}, {"min_probability", least}},
+            seed));
+      }
       continue;
     }
     if (!has_key(plain.name, "blocks")) {

@@ -48,7 +48,8 @@ struct Tuning {
 };
 
 /// Returns AR, then the methods at each of the block sizes 2, 4, …, 64, those of several blocks
-/// also with one or two blocks and one or four drafts verified at once. Labels name what varies.
+/// also with one or two blocks and one or four drafts verified at once, trees with all paths and
+/// with the likely ones. Labels name what varies.
 /// Leaves out methods that do not draft.
 [[nodiscard]] std::vector<DecodingMethod> tuning_candidates(std::span<const std::string> methods,
                                                             const DecodingSettings& fixed,

@@ -64,6 +64,9 @@ TEST(Tuning, CandidatesAreBlockSizesOfTheMethodsThatDraft) {
   EXPECT_EQ(blocks[5].label, "mr.block_size=4.blocks=1.verification_size=4");
   EXPECT_EQ(blocks[5].settings.at("blocks"), 1);
   EXPECT_EQ(blocks[5].settings.at("verification_size"), 4);
+  const std::vector<std::string> trees = {"draft_tree"};
+  EXPECT_EQ(labels(tuning_candidates(trees, fixed, 7))[4],
+            "draft_tree.block_size=4.min_probability=0.3.tree_rows=4");
 }
 
 TEST(Tuning, ChoosesTheFastestOfTheRepeatedAndArUnlessItIsFasterForSure) {
