@@ -1,7 +1,7 @@
 #pragma once
 
-/// Tracks free, leased and committed prompts. Pure logic without clock or messages, so that it can
-/// be simulated with thousands of workers (tests/support/lease_simulation.h).
+/// Tracks free, leased and committed prompts. Pure logic without clock or messages
+/// (results/reference/lease_simulation.md: thousands of simulated workers).
 ///
 /// Lease sizes follow guided self-scheduling (Polychronopoulos & Kuck 1987) weighted by speed: a
 /// part of the rank's share of the remaining prompts, so that all ranks end together. When none

@@ -3,15 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <ctime>
-#include <functional>
 #include <map>
 #include <set>
-#include <span>
 
 #include "runtime/error.h"
 #include "runtime/random.h"
-#include "tests/support/lease_simulation.h"
 
 namespace jforge {
 namespace {
@@ -169,52 +165,6 @@ TEST(LeaseQueue, ALateLeaseGetsABackupAndTheFirstCommits) {
   EXPECT_TRUE(queue.drained());
   EXPECT_EQ(queue.expire(2000), 0U);
   EXPECT_EQ(queue.prompts_committed(), 4);
-}
-
-class SimulatedPhase : public ::testing::Test {
- protected:
-  void expect_each_once(const test::SimulatedRun& run) {
-    EXPECT_EQ(std::ranges::count(run.commits, 1), std::ssize(run.commits));
-  }
-  std::vector<test::SimulatedPrompt> prompts_ = test::simulated_prompts(45'000, 40, 1);
-  test::SimulatedJob job_{.ranks = 410, .most = 64};
-};
-
-/// Without other load.
-double processor_seconds() {
-  timespec time{};
-  EXPECT_EQ(::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time), 0);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-TEST_F(SimulatedPhase, EndsNearTheBound) {
-  const double begin = processor_seconds();
-  const test::SimulatedRun run = test::simulate(job_, prompts_);
-  const double taken = processor_seconds() - begin;
-  expect_each_once(run);
-  test::SimulatedJob single = job_;
-  single.most = 1;
-  EXPECT_LT(run.seconds, 1.02 * test::simulate(single, prompts_).seconds)
-      << "leases cost next to nothing against prompts given out singly";
-  EXPECT_LT(run.seconds, 1.10 * run.bound_seconds);
-  EXPECT_GT(static_cast<double>(run.queue_calls) / taken, 10'000) << "with the workers' part";
-}
-
-TEST_F(SimulatedPhase, StragglersAreWorkedAround) {
-  job_.straggler_share = 0.01;
-  const test::SimulatedRun run = test::simulate(job_, prompts_);
-  expect_each_once(run);
-  EXPECT_LT(run.seconds, 1.15 * run.bound_seconds);
-  EXPECT_LE(run.repeats, run.most_in_flight);
-}
-
-TEST_F(SimulatedPhase, DeathsCostWhatWasInFlight) {
-  job_.deaths_per_hour = 60;
-  const test::SimulatedRun run = test::simulate(job_, prompts_);
-  expect_each_once(run);
-  EXPECT_GT(run.deaths, 0);
-  EXPECT_GT(run.seconds,
-            run.bound_seconds + static_cast<double>(run.deaths) * job_.restart_seconds);
 }
 
 TEST(LeaseQueue, UnknownLeasesAreRefused) {
