@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 CODE = {".cpp", ".h", ".cu", ".cuh", ".py", ".sh", ".cmake", ".c"}
-LINES = {"source": 85_330, "tests": 70_860}  # with AMX, tune, copies, two drafters, a tree, GGUF; to fall to 80,000, 66,000
-WORDS = {"README.md": 1_300, "ARCHITECTURE.md": 1_800, "CONTRIBUTING.md": 1_000, "all pages": 44_550}
+LINES = {"source": 85_490, "tests": 70_700}  # with AMX, tune, copies, drafters, GGUF, serving; to fall to 80,000, 66,000
+WORDS = {"README.md": 1_300, "ARCHITECTURE.md": 1_800, "CONTRIBUTING.md": 1_000, "all pages": 44_900}
 PAGE_LINES = {"CHANGELOG.md": 60}
 
 
